@@ -25,7 +25,8 @@ pub struct Limits {
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256
-    /// ("precise": four times 81, 98, 132, 200, 336). With less, an equal part of each cache is known. 0: none.
+    /// ("precise": four times 81, 98, 132, 200, 336). With less, caches are known up to a size that is the same for all.
+    /// 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -205,6 +206,8 @@ pub const KV_TOKENS_MAX: usize = 1 << 22;
 pub const KV_BYTES_KEPT: usize = 256 << 10;
 /// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
 pub const KV_RANKS_MAX: usize = 64;
+/// Most strangers that are told of where an engine is to connect; further ones are turned away and counted.
+pub const KV_STRANGERS_MAX: usize = 8;
 
 /// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of 16. What is kept of so
 /// many takes 3.0 GiB as it fills, and 96 MiB at once.

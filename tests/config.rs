@@ -392,11 +392,14 @@ fn keys_of_events_belong_together() {
     let of = |keys: &str| Config::parse(&format!("[[upstream]]\nurl = \"http://a:1\"\n{keys}"), Path::new("w.toml"));
     let source =
         |keys: &str| of(keys).map(|config| config.upstream[0].kv_source().unwrap()).map_err(|why| why.to_string());
-    assert_eq!((source(""), source("kv_events = \"off\"")), (Ok(None), Ok(None)));
+    for keys in ["", "kv_events = \"off\"", "kv_events = \"told\""] {
+        assert_eq!(source(keys), Ok(None), "{keys}");
+    }
     let there = source("kv_events = \"tcp://a:2\"\nkv_replay = \"tcp://a:3\"\nkv_topic = \"kv\"").unwrap().unwrap();
     assert_eq!((there.events.port, there.replay.unwrap().port, &*there.topic), (2, 3, "kv"));
     for (keys, why) in [
         ("kv_replay = \"tcp://a:3\"", "\"auto\" is told all three"),
+        ("kv_events = \"told\"\nkv_topic = \"x\"", "\"told\" is told all three"),
         ("kv_events = \"off\"\nkv_topic = \"x\"", "which is missing"),
         ("kv_events = \"ipc:///x\"", "publish over TCP"),
         ("kv_events = \"tcp://a:2\"\nkv_replay = \"a\"", "kv_replay"),

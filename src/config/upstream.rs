@@ -83,10 +83,12 @@ impl Upstream {
     /// # Errors
     /// What is wrong with the keys that say it.
     pub fn kv_source(&self) -> Result<Option<kvevents::Settings>, String> {
-        if self.kv_events == KvEvents::Auto && !(self.kv_replay.is_empty() && self.kv_topic.is_empty()) {
-            return Err(
-                "`kv_replay` and `kv_topic` go with a `kv_events` that says where; \"auto\" is told all three".into()
-            );
+        let is_asked = matches!(self.kv_events, KvEvents::Auto | KvEvents::Told);
+        if is_asked && !(self.kv_replay.is_empty() && self.kv_topic.is_empty()) {
+            return Err(format!(
+                "`kv_replay` and `kv_topic` go with a `kv_events` that says where; \"{}\" is told all three",
+                String::from(self.kv_events.clone())
+            ));
         }
         let kv_replay = match &*self.kv_replay {
             "" => None,
@@ -94,7 +96,7 @@ impl Upstream {
         };
         let kv_events = match &self.kv_events {
             KvEvents::At(endpoint) => Some(endpoint.clone()),
-            KvEvents::Auto | KvEvents::Off => None,
+            KvEvents::Auto | KvEvents::Told | KvEvents::Off => None,
         };
         kvevents::Keys { kv_events, kv_replay, kv_topic: self.kv_topic.clone() }.settings()
     }
@@ -114,9 +116,11 @@ impl Upstream {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum KvEvents {
-    /// Where the engine says.
+    /// Where the engine says, at its own addresses.
     #[default]
     Auto,
+    /// Where the engine says, whoever is there.
+    Told,
     /// Nowhere.
     Off,
     /// There.
@@ -129,6 +133,7 @@ impl TryFrom<String> for KvEvents {
     fn try_from(text: String) -> Result<Self, String> {
         match &*text {
             "" | "auto" => Ok(KvEvents::Auto),
+            "told" => Ok(KvEvents::Told),
             "off" => Ok(KvEvents::Off),
             text => text.parse().map(KvEvents::At),
         }
@@ -139,6 +144,7 @@ impl From<KvEvents> for String {
     fn from(events: KvEvents) -> String {
         match events {
             KvEvents::Auto => "auto".into(),
+            KvEvents::Told => "told".into(),
             KvEvents::Off => "off".into(),
             KvEvents::At(endpoint) => endpoint.to_string(),
         }

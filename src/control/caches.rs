@@ -112,6 +112,7 @@ impl Caches {
         let mut part = self.part(id).unwrap_or(Part::new(id));
         // One that does not say it at once is as large as before, probably.
         part.bytes = tokens.map(|tokens| text(tokens, token_bytes)).or(part.bytes);
+        part.tokens = tokens.or(part.tokens);
         part.notes(unit, self.second);
         self.seat(part);
     }
@@ -139,6 +140,7 @@ impl Caches {
         if part.bytes.is_none_or(|known| known.abs_diff(bytes) > bytes / SMALL_PART) {
             part.bytes = Some(bytes);
         }
+        part.tokens = Some(tokens);
         part.notes(unit, self.second);
         self.parts[usize::from(id.slot)] = Some(part);
         self.deal();

@@ -10,6 +10,7 @@ mod socket;
 mod turn;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +22,7 @@ use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
 use crate::kvevents::{Counts, Ended, Reached, Settings, Source, Told};
-use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
+use crate::limits::{KV_RANKS_MAX, KV_STRANGERS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
 use notes::Owed;
@@ -62,8 +63,8 @@ struct Inner {
     /// What the index did not take.
     owed: Owed,
     lag: f64,
-    /// It was said that a socket cannot be connected with.
-    is_said_unheard: bool,
+    /// It was said that a socket cannot be connected with: of each of these strangers, and once of whatever else.
+    said_unheard: Vec<Option<IpAddr>>,
     /// And that it tells of no layers that see all of a prompt.
     is_said_partial: bool,
 }
@@ -119,7 +120,7 @@ impl Hearing {
             tells: Tells::Nothing,
             owed: Owed::default(),
             lag: 0.0,
-            is_said_unheard: false,
+            said_unheard: Vec::new(),
             is_said_partial: false,
         };
         inner.recall(wanted);
@@ -194,10 +195,14 @@ impl Hearing {
         }
     }
 
-    /// Said once: what it publishes at may be misspelt, or another's. Of one that was heard before its rung tells.
+    /// Said once: what it publishes at may be misspelt, or another's; and of strangers, each of whom may be the engine.
+    /// Of one that was heard before its rung tells.
     fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
         let never = |socket: &&Socket| !socket.has_connected();
-        let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !inner.is_said_unheard) else { return };
+        let stranger = if let Ended::Stranger(who) = why { Some(who) } else { None };
+        let said = &inner.said_unheard;
+        let is_said = said.contains(&stranger) || (stranger.is_some() && said.len() > KV_STRANGERS_MAX);
+        let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !is_said) else { return };
         let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
         tracing::warn!(
             engine = engine.as_deref().unwrap_or_default(),
@@ -205,7 +210,7 @@ impl Hearing {
             %why,
             "this engine's KV events are not heard; that is tried again, and until then it is chosen for as by policy warm, by what was sent there"
         );
-        inner.is_said_unheard = true;
+        inner.said_unheard.push(stranger);
     }
 
     /// How the socket stands behind that.

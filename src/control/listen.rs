@@ -64,8 +64,11 @@ impl Wanted {
     /// The sockets on which it publishes, where nobody else means those to which it connects itself.
     async fn told(&self, keeper: &Keeper, place: usize, client: &Client) -> Result<Vec<Settings>, String> {
         let sources = self.sources(client).await;
-        if let Ok(sources) = &sources {
-            keeper.comes_by(place, if self.at.1.is_none() { sources } else { &[] });
+        match &sources {
+            Ok(sources) if self.at.1.is_none() => keeper.comes_by(place, sources),
+            // What it said before keeps nobody out.
+            Err(_) if !keeper.is_gone(place) => {}
+            _ => keeper.comes_by(place, &[]),
         }
         keeper.door_taken(place).map_or(sources, Err)
     }
@@ -105,8 +108,9 @@ impl Wanted {
 
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
         let told = kvevents::listed(answer, &self.host)?.into_iter();
-        // It says where, and not who is there.
-        Ok(told.map(|(_, told)| Settings { peers: Some(Arc::clone(&self.peers)), ..told }).collect())
+        // It says where, and not who is there, unless an operator takes its word for that.
+        let peers = (self.at.0 != KvEvents::Told).then_some(&self.peers);
+        Ok(told.map(|(_, told)| Settings { peers: peers.cloned(), ..told }).collect())
     }
 
     async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
@@ -200,14 +204,15 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                 open.wanted = wanted;
                 match open.asked_anew(&client).await {
                     None => {}
-                    Some(Ok(sources)) if sources.is_empty() || sources == open.sources => said = None,
+                    Some(Ok(sources)) if sources == open.sources => said = None,
                     Some(Ok(sources)) => {
-                        // Another process, most likely, and other sockets: nothing continues what was told.
+                        // Another process, most likely, and other sockets or none: nothing continues what was told.
                         open.hearing.end(&Mutex::default());
                         keeper.comes_by(place, &sources);
-                        let opened = Ears::open(&keeper, place, open.wanted.clone(), sources);
-                        keeper.hears(place, Some(Arc::clone(&opened.hearing)));
-                        (ears, said) = (Some(opened), None);
+                        let wanted = open.wanted.clone();
+                        ears = (!sources.is_empty()).then(|| Ears::open(&keeper, place, wanted, sources));
+                        keeper.hears(place, ears.as_ref().map(|ears| Arc::clone(&ears.hearing)));
+                        said = None;
                     }
                     Some(Err(why)) if answers(&keeper, place) => say_once(&keeper, place, &mut said, why),
                     // That it is down is said elsewhere.

@@ -32,7 +32,7 @@ impl Reading {
     /// Tokens that the engine may tell of at once: one group of a hybrid model's layers may have most of the blocks.
     pub fn told_tokens(&self) -> Option<u64> {
         let all = self.block_size.zip(self.blocks).and_then(|(size, blocks)| u64::from(size).checked_mul(blocks));
-        self.load.kv_capacity_tokens.max(all.map(|tokens| tokens.min(KV_TOKENS_MAX)))
+        self.load.kv_capacity_tokens.max(all.filter(can_be))
     }
 
     /// Which process the engine is, if it says so.
@@ -80,10 +80,15 @@ impl Page {
     }
 }
 
-/// A cache of more tokens than this is a figure gone wrong; what is counted with it does not overflow.
-const KV_TOKENS_MAX: u64 = 1 << 40;
+/// A cache of more tokens than this is a figure gone wrong, and counts as not told: 20 TB, the memory of a rack of 72
+/// GPUs of 288 GB, at less than 5 KB for a token in all its layers. What is counted with fewer does not overflow.
+const KV_TOKENS_MAX: u64 = 1 << 32;
 /// What Prometheus clients say of their process, if they are asked for it in their own process.
 const STARTED: &str = "process_start_time_seconds";
+
+fn can_be(tokens: &u64) -> bool {
+    *tokens <= KV_TOKENS_MAX
+}
 
 fn number(sample: &Sample<'_>, label: &str) -> Option<u64> {
     sample.label(label)?.parse().ok()
@@ -241,7 +246,7 @@ impl Sums {
                 waiting: self.waiting.or(self.queue_reqs.sum()).map(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
-                kv_capacity_tokens: kv_capacity.map(|tokens| tokens.min(KV_TOKENS_MAX)),
+                kv_capacity_tokens: kv_capacity.filter(can_be),
                 prompt_tokens_total: self.prompt_tokens.map(total),
                 // SGLang looks every prompt token up and counts only the hits apart.
                 prefix_queries_total: self.queries.told().or(self.prompt_tokens.filter(|_| sglang)).map(total),
@@ -455,7 +460,12 @@ mod tests {
         }
         assert_eq!(Reading::of(b"vllm:num_requests_running 1e300").load.running, Some(u32::MAX));
         let absurd = br#"vllm:cache_config_info{block_size="16",kv_cache_size_tokens="18446744073709551615"} 1.0"#;
-        assert_eq!(Reading::of(absurd).load.kv_capacity_tokens, Some(KV_TOKENS_MAX));
+        assert_eq!((Reading::of(absurd).load.kv_capacity_tokens, Reading::of(absurd).told_tokens()), (None, None));
+        for (blocks, told) in [(1 << 28, Some(1 << 32)), ((1 << 28) + 1, None)] {
+            let text = format!("vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\"}} 1.0");
+            let reading = Reading::of(text.as_bytes());
+            assert_eq!((reading.load.kv_capacity_tokens, reading.told_tokens()), (told, told));
+        }
         assert_eq!(Reading::of(b"vllm:num_requests_running 1\xff"), Reading::default());
         assert_eq!(Reading::of(b"vllm:num_requests_running 2\r\n").load.running, Some(2));
     }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::link::{Ended, Link, is_of};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
+use crate::limits::KV_STRANGERS_MAX;
 
 /// Most connections in their handshake at once; further ones wait in the kernel's queue.
 const KNOCKING_MAX: usize = 8;
@@ -30,11 +31,16 @@ pub(super) struct Door {
     /// The address to wait at turned out to be one that the engine waits at.
     is_theirs: bool,
     knocking: JoinSet<Result<Link, Ended>>,
+    /// Strangers that were told of, and how often others were turned away.
+    strangers: Vec<IpAddr>,
+    turned_away: u64,
 }
 
 impl Door {
     pub(super) fn new(endpoint: Endpoint, peers: Option<Arc<[IpAddr]>>, role: Role, pace: Pace) -> Door {
-        Door { endpoint, peers, role, pace, attempts: 0, listener: None, is_theirs: false, knocking: JoinSet::new() }
+        let (listener, knocking, strangers) = (None, JoinSet::new(), Vec::new());
+        let (attempts, is_theirs, turned_away) = (0, false, 0);
+        Door { endpoint, peers, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
     }
 
     /// The connection has proved useful: the next one is tried for at once.
@@ -45,7 +51,7 @@ impl Door {
     /// A connection with its handshake done.
     pub(super) async fn opened(&mut self) -> Result<Link, Ended> {
         if self.waits() {
-            return self.entered().await;
+            return self.admitted(true).await;
         }
         let wait = self.wait();
         self.attempts = self.attempts.saturating_add(1);
@@ -71,10 +77,32 @@ impl Door {
 
     /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
     pub(super) async fn replaced(&mut self) -> Result<Link, Ended> {
-        if self.waits() { self.entered().await } else { std::future::pending().await }
+        if self.waits() { self.admitted(false).await } else { std::future::pending().await }
     }
 
-    /// The next engine that connects, or why one did not come in.
+    /// Strangers of whom nothing was told.
+    pub(super) fn turned_away(&self) -> u64 {
+        self.turned_away
+    }
+
+    /// The next that is no stranger. Anybody may connect, a scanner of ports as often as it likes; but each may be the
+    /// engine, at an address that is not known to be its own. `tells`: so a few are told of, each once.
+    async fn admitted(&mut self, tells: bool) -> Result<Link, Ended> {
+        loop {
+            match self.entered().await {
+                Err(Ended::Stranger(who)) if !tells || !self.is_news(who) => self.turned_away += 1,
+                entered => return entered,
+            }
+        }
+    }
+
+    fn is_news(&mut self, who: IpAddr) -> bool {
+        let is_news = self.strangers.len() < KV_STRANGERS_MAX && !self.strangers.contains(&who);
+        self.strangers.extend(is_news.then_some(who));
+        is_news
+    }
+
+    /// The next that connects, or why one did not come in.
     async fn entered(&mut self) -> Result<Link, Ended> {
         loop {
             let listener = match &mut self.listener {
@@ -90,7 +118,7 @@ impl Door {
             };
             tokio::select! {
                 accepted = listener.accept(), if self.knocking.len() < KNOCKING_MAX => match accepted {
-                    // Anybody may connect, another engine that was told the same address among them.
+                    // Another engine that was told the same address, maybe.
                     Ok((_, from)) if !is_of(self.peers.as_deref(), from.ip()) => return Err(Ended::Stranger(from.ip())),
                     Ok((stream, _)) => {
                         self.knocking.spawn(Link::new(stream, self.role.clone(), self.pace).opened());

@@ -31,7 +31,7 @@ pub enum Ended {
     #[error("{0}")]
     Broken(#[from] Broken),
     /// It has an address that the engine has not.
-    #[error("{0} is no address of this engine; to hear it there all the same, write where in its `kv_events`")]
+    #[error("{0} is no address of this engine; to hear it all the same, write kv_events = \"told\" below its `url`")]
     Stranger(IpAddr),
 }
 

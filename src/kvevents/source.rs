@@ -110,7 +110,7 @@ impl Source {
 
     /// What has been seen and done.
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { strangers: self.counts.strangers + self.door.turned_away(), ..self.counts }
     }
 
     /// Whether nothing of the rank has been missed since its process began.

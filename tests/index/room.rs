@@ -75,7 +75,7 @@ fn a_large_ledger_gets_small_in_parts() {
 }
 
 #[test]
-fn each_is_due_the_same_part_of_what_it_wants() {
+fn each_is_due_what_it_wants_up_to_one_level() {
     let shares = |wants: &[u32]| index().shares(wants);
     assert!(shares(&[]).is_empty());
     assert_eq!(shares(&[100, 0, 30, 17]), [100, 0, 30, 17], "there is room for all");
@@ -83,8 +83,9 @@ fn each_is_due_the_same_part_of_what_it_wants() {
     assert_eq!(shares(&[256, 256]), [128, 128]);
     assert_eq!(shares(&[256, 256, 256]), [96, 80, 80], "in whole chunks of 16");
     assert_eq!(shares(&[1_000; 4]), [64; 4]);
-    assert_eq!(shares(&[600, 300]), [176, 80]);
-    assert_eq!(shares(&[10_000, 64, 64, 64]), [64; 4], "none has less than a share");
+    assert_eq!(shares(&[600, 300]), [128, 128]);
+    assert_eq!(shares(&[600, 100]), [144, 100]);
+    assert_eq!(shares(&[10_000, 64, 64, 64]), [64; 4], "none has less than an even part");
     assert_eq!(shares(&[10_000, 10, 64, 20]), [144, 10, 64, 20]);
     assert_eq!(shares(&[u32::MAX, 0, u32::MAX, 40]), [112, 0, 96, 40]);
 }
@@ -93,14 +94,16 @@ proptest::proptest! {
     #[test]
     fn all_are_due_what_there_is_and_none_too_little(wants in proptest::collection::vec(0u32..400, 4)) {
         let index = index();
-        let due = index.shares(&wants);
-        let sum: u32 = due.iter().map(|due| due.next_multiple_of(16)).sum();
+        let all = index.shares(&wants);
+        let sum: u32 = all.iter().map(|due| due.next_multiple_of(16)).sum();
         proptest::prop_assert!(sum <= 256);
-        for (&want, &due) in wants.iter().zip(&due) {
+        for (&want, &due) in wants.iter().zip(&all) {
             proptest::prop_assert!(due <= want && due >= want.min(index.share()), "{wants:?}: {due}");
             proptest::prop_assert!(due == want || sum == 256, "{wants:?}: {due} while some is left");
+            let most = due.next_multiple_of(16) + 16;
+            proptest::prop_assert!(due == want || all.iter().all(|other| *other <= most), "{wants:?}: {all:?}");
         }
-        for (slot, &due) in (0..).zip(&due) {
+        for (slot, &due) in (0..).zip(&all) {
             proptest::prop_assert_eq!(index.assign(id(slot, 1), Some(due)), Ok(due));
         }
     }
@@ -124,6 +127,14 @@ proptest::proptest! {
             proptest::prop_assert_eq!(index.assign(id(slot, 1), Some(due)), Ok(due));
         }
     }
+}
+
+/// It may be a mistake of its own.
+#[test]
+fn who_wants_far_too_much_takes_an_even_part_at_most() {
+    let among = |others: u32| roomy().shares(&[[u32::MAX].as_slice(), &[others; 7]].concat());
+    assert_eq!(among(800), [[1_568].as_slice(), &[800; 7]].concat());
+    assert_eq!(among(1_000), [896; 8]);
 }
 
 /// And what it lists of it goes with it.

@@ -95,28 +95,57 @@ async fn a_door_is_for_the_engine_alone() {
     let peers = Some(["::ffff:127.0.0.1".parse().unwrap()].into());
     let settings = Settings { events: place, replay: None, topic: String::new(), peers };
     let mut consumer = Consumer { source: Source::new(settings, PACE) };
-    let connect = async |from: &str| loop {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(from.parse().unwrap()).unwrap();
-        match socket.connect(address).await {
-            Ok(stream) => return stream,
-            Err(_) => sleep(Duration::from_millis(5)).await,
-        }
-    };
+    let connect = |last: u8| connected_from([127, 0, 0, last], address);
     let mut nothing = [0; 1];
-    let (_, mut another) = tokio::join!(consumer.expect(&["offline Stranger(127.0.0.2)"]), connect("127.0.0.2:0"));
+    let (_, mut another) = tokio::join!(consumer.expect(&["offline Stranger(127.0.0.2)"]), connect(2));
     assert_eq!(within(another.read(&mut nothing)).await.unwrap(), 0);
     let (_, mut publisher) =
-        tokio::join!(consumer.expect(&["connected"]), async { Subscriber::on(connect("127.0.0.1:0").await).await });
+        tokio::join!(consumer.expect(&["connected"]), async { Subscriber::on(connect(1).await).await });
     publisher.publish(1, 0).await;
     consumer.expect(&["1000"]).await;
     // Nor does another take the place of the one that is there.
-    let mut another = connect("127.0.0.2:0").await;
+    let mut another = connect(2).await;
     consumer.expect_nothing().await;
     assert_eq!(within(another.read(&mut nothing)).await.unwrap(), 0);
     publisher.publish(1, 1).await;
     consumer.expect(&["1001"]).await;
     assert_eq!(consumer.source.counts().strangers, 2);
+}
+
+/// Of each that may be the engine at another address, and of no more than a few.
+#[tokio::test]
+async fn a_door_is_kept_past_strangers() {
+    let place = free_port();
+    let address: std::net::SocketAddr = format!("{}:{}", place.host, place.port).parse().unwrap();
+    let settings =
+        Settings { events: place, replay: None, topic: String::new(), peers: Some([[127, 0, 0, 1].into()].into()) };
+    let mut consumer = Consumer { source: Source::new(settings, PACE) };
+    for last in 2..10 {
+        let told = [&*format!("offline Stranger(127.0.0.{last})")];
+        let (_, _another) = tokio::join!(consumer.expect(&told), connected_from([127, 0, 0, last], address));
+    }
+    for last in [2, 9, 10, 11] {
+        let mut another = connected_from([127, 0, 0, last], address).await;
+        consumer.expect_nothing().await;
+        assert_eq!(within(another.read(&mut [0; 1])).await.unwrap(), 0, "{last}");
+    }
+    let engine = async { Subscriber::on(connected_from([127, 0, 0, 1], address).await).await };
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), engine);
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    assert_eq!(consumer.source.counts().strangers, 12);
+}
+
+/// As soon as somebody waits there.
+async fn connected_from(own: [u8; 4], address: std::net::SocketAddr) -> TcpStream {
+    loop {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((own, 0).into()).unwrap();
+        match socket.connect(address).await {
+            Ok(stream) => return stream,
+            Err(_) => sleep(Duration::from_millis(5)).await,
+        }
+    }
 }
 
 /// Nor is anybody connected to because an engine says so.

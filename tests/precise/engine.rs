@@ -1,5 +1,6 @@
 //! An engine as it seems from outside: what it answers, and where it says that it publishes.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +46,11 @@ struct State {
 impl Engine {
     /// With a replay socket, or without.
     pub fn start(replays: bool) -> Engine {
+        Engine::start_on("127.0.0.1", replays)
+    }
+
+    /// At another address.
+    pub fn start_on(host: &str, replays: bool) -> Engine {
         let publisher = Publisher::start(replays);
         let state = Arc::new(State {
             sources: Mutex::new(sources(&publisher)),
@@ -61,7 +67,7 @@ impl Engine {
             key: Mutex::default(),
             body: Mutex::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind((host, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let served = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -132,10 +138,16 @@ impl Engine {
         std::mem::replace(&mut self.publisher, publisher)
     }
 
-    /// It says that it publishes by connecting there.
-    pub fn connects_to(&self, at: SocketAddr) {
-        let source = json!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://{at}")});
-        *self.state.sources.lock().unwrap() = json!({"0": source}).to_string();
+    /// It says that it publishes by connecting there, with each of its ranks to one.
+    pub fn connects_to(&self, doors: &[SocketAddr]) {
+        let source = |at: &SocketAddr| json!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://{at}"), "topic": "kv"});
+        let all: BTreeMap<usize, serde_json::Value> = doors.iter().map(source).enumerate().collect();
+        *self.state.sources.lock().unwrap() = json!(all).to_string();
+    }
+
+    /// It says that it publishes nothing.
+    pub fn publishes_nothing(&self) {
+        *self.state.sources.lock().unwrap() = "{}".into();
     }
 
     /// Whether `/health` says that it is not.

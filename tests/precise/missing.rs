@@ -4,8 +4,12 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::engine::Engine;
 use crate::front::Front;
+use crate::msgpack::packed;
+use crate::publisher::Publisher;
 use crate::scene::{Scene, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 use crate::{on_both, reserved, until};
@@ -178,7 +182,7 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
     on_both(|driver| {
         let mut engines = [Engine::start(false), Engine::start(false)];
         let door = TcpListener::bind("127.0.3.3:0").unwrap().local_addr().unwrap();
-        engines.iter().for_each(|engine| engine.connects_to(door));
+        engines.iter().for_each(|engine| engine.connects_to(&[door]));
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
         let names = engines.each_ref().map(Engine::name);
         for name in &names {
@@ -195,6 +199,88 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
         until(&format!("{driver}: the other"), || engines[1].publisher.connections() > 0);
         until(&format!("{driver}: a door"), || TcpStream::connect(door).is_ok());
         assert_eq!(front.log().matches("give each engine a port of its own").count(), 2, "{driver}: said once of each");
+    });
+}
+
+/// Whoever has its flags now would not be heard.
+#[test]
+fn a_port_is_kept_for_no_engine_that_is_gone() {
+    on_both(|driver| {
+        let engines = [Engine::start(false), Engine::start(false)];
+        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        engines.iter().for_each(|engine| engine.connects_to(&[door]));
+        engines[0].is_ill(true);
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
+        let is_open = || TcpStream::connect(door).is_ok();
+        // It is asked where it publishes before it is known to be gone.
+        let stays = || {
+            (0..30).all(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                is_open()
+            })
+        };
+        until(&format!("{driver}: a door"), stays);
+        // It is back.
+        engines[0].is_ill(false);
+        until(&format!("{driver}: a shut door"), || !is_open());
+        // Another process, which publishes nothing.
+        engines[0].publishes_nothing();
+        until(&format!("{driver}: words"), || {
+            let of = |line: &str| line.contains(&format!("engine=\"{}\"", engines[0].name()));
+            front.log().lines().any(|line| of(line) && line.contains("it publishes no KV events"))
+        });
+        until(&format!("{driver}: a door again"), is_open);
+    });
+}
+
+/// As behind a Service: it is asked at another address than it comes from.
+#[test]
+fn all_ranks_that_come_from_elsewhere_are_heard_where_an_operator_says_so() {
+    on_both(|driver| {
+        let engines = [Engine::start_on("127.0.3.5", false), Engine::start(false)];
+        let doors = [(); 2].map(|()| TcpListener::bind("127.0.3.6:0").unwrap());
+        let doors = doors.map(|door| door.local_addr().unwrap());
+        engines[0].connects_to(&doors);
+        let config = |events: &str| {
+            let upstream = |place: usize, events: &str| {
+                format!("[[upstream]]\nurl = \"http://{}\"\nkv_events = \"{events}\"\n", engines[place].address)
+            };
+            config(&(upstream(0, events) + &upstream(1, "off")))
+        };
+        let (asked, told) = (config("auto"), config("told"));
+        let front = Front::start(driver, &[], &asked);
+        let ranks = [Publisher::start(false), Publisher::start(false)];
+        ranks.iter().zip(doors).for_each(|(rank, door)| rank.connects(door));
+        front.until_said("127.0.0.1 is no address of this engine");
+        assert_eq!(ranks.each_ref().map(Publisher::connections), [0, 0], "{driver}");
+        front.write(&told);
+        assert_eq!(front.reload().0, 200, "{driver}");
+        let scene = Scene { engines, front, driver };
+        until(&format!("{driver}: both ranks"), || ranks.iter().all(|rank| rank.connections() > 0));
+        let prompts = [90, 91].map(prompt);
+        ranks[0].publish(&[prompts[0].1.stored(Dialect::Maps)]);
+        scene.until_counted("warmfront_kv_events_batches_total", 0, 1.0);
+        scene.until_rung(0, "approximate");
+        ranks[1].publish_bytes(|time| packed(&json!([time, [prompts[1].1.stored(Dialect::Maps)], 1])));
+        scene.until_rung(0, "exact");
+        for (content, blocks) in &prompts {
+            let chosen = scene.chat(content);
+            assert_eq!((chosen.place, chosen.held), (0, blocks.held()), "{driver}");
+        }
+    });
+}
+
+#[test]
+fn nobody_is_waited_for_who_publishes_no_more() {
+    on_both(|driver| {
+        let engines = [Engine::start(false), Engine::start(false)];
+        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        engines[0].connects_to(&[door]);
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
+        until(&format!("{driver}: a door"), || TcpStream::connect(door).is_ok());
+        engines[0].publishes_nothing();
+        until(&format!("{driver}: a shut door"), || TcpStream::connect(door).is_err());
+        front.until_said("it publishes no KV events");
     });
 }
 

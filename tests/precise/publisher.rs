@@ -63,6 +63,17 @@ impl Publisher {
         Publisher { events, replay, state }
     }
 
+    /// It connects to where somebody waits for it, again and again.
+    pub fn connects(&self, to: SocketAddr) {
+        let state = Arc::clone(&self.state);
+        std::thread::spawn(move || {
+            loop {
+                let _ = TcpStream::connect(to).and_then(|stream| publish_to(stream, &state));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
     /// One batch of events.
     pub fn publish(&self, events: &[Value]) {
         self.publish_bytes(|time| packed(&json!([time, events, 0])));

@@ -192,15 +192,16 @@ async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Fi
         return vec![with(Finding::advice(EVENTS, words), known.publish())];
     };
     if first.events.waits {
-        return vec![connects(first, known)];
+        return vec![connects(first, ranks.len(), known)];
     }
     vec![events(ranks, heard, known), replay(ranks, first, known).await]
 }
 
 /// A publisher that connects has one listener, and says by its address who that is.
-fn connects(first: &Settings, known: Known<'_>) -> Finding {
-    let at = &first.events;
-    let plain = Endpoint { waits: false, ..at.clone() };
+fn connects(first: &Settings, ranks: usize, known: Known<'_>) -> Finding {
+    let plain = Endpoint { waits: false, ..first.events.clone() };
+    // To name a place would be to hear one rank alone.
+    let at = if ranks > 1 { "told".to_owned() } else { first.events.to_string() };
     let words = format!(
         "published by connecting to {plain}, unless that is an address of the engine's own, where it listens at a port of the\n\
          kernel's choice (tcp://*:0). One that connects needs a front that listens there (kv_events = \"{at}\"), and others\n\
@@ -330,6 +331,18 @@ mod tests {
                 let is_said = found.words.ends_with(&format!(";\n{UNNEEDED}"));
                 assert!(is_said && found.mark != Mark::Advice && found.change.is_none(), "{found:?}");
             }
+        }
+    }
+
+    #[test]
+    fn of_ranks_that_connect_no_one_is_named() {
+        let rank = |port: u16| {
+            format!(r#"{{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://10.0.0.9:{port}"}}"#)
+        };
+        for (ranks, named) in [(1, "@tcp://10.0.0.9:5557"), (2, "told")] {
+            let all: Vec<String> = (0..ranks).map(|number| format!("\"{number}\": {}", rank(5557 + number))).collect();
+            let found = told("gpu-1", &format!("{{{}}}", all.join(",")), Heard::default(), false);
+            assert!(found[0].words.contains(&format!("(kv_events = \"{named}\")")), "{found:?}");
         }
     }
 

@@ -15,12 +15,16 @@ const KEPT_SECONDS: u32 = 600;
 /// No other ledger is looked at in one turn once those changed had room for so many blocks: milliseconds, twenty where
 /// half of them go.
 const BLOCKS_AT_ONCE: u32 = 1 << 17;
+/// The same for one engine that lacks room, and is cold in all that it lacks: all of an index of the usual size.
+const BLOCKS_FOR_ONE: u32 = 8 * BLOCKS_AT_ONCE;
 
 /// What one endpoint has of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub(super) id: EndpointId,
-    /// Text that its cache has room for; not known: it is taken for one of [`crate::index::Index::share`].
+    /// Tokens that its cache has room for, by its own word.
+    pub(super) tokens: Option<u64>,
+    /// The same as text; not known: it is taken for one of [`crate::index::Index::share`].
     pub(super) bytes: Option<u64>,
     unit: Unit,
     /// The second until which it claims room for steps, noted or not.
@@ -32,7 +36,7 @@ pub struct Part {
 impl Part {
     /// One of which nothing is known.
     pub fn new(id: EndpointId) -> Part {
-        Part { id, bytes: None, unit: Unit::default(), steps_until: 0, is_seated: false }
+        Part { id, tokens: None, bytes: None, unit: Unit::default(), steps_until: 0, is_seated: false }
     }
 
     /// What the same engine has in another slot.
@@ -121,8 +125,8 @@ impl Caches {
             if changed >= BLOCKS_AT_ONCE {
                 return;
             }
-            changed += self.figures(slot).capacity.max(self.goal(slot));
-            self.fit(slot);
+            changed = changed.saturating_add(self.figures(slot).capacity.max(self.goal(slot)));
+            changed = changed.saturating_add(self.fit(slot));
         }
     }
 
@@ -141,22 +145,27 @@ impl Caches {
     }
 
     /// Makes a slot's part as large as it should be. What the pool lacks is taken from those that have more than is due
-    /// to them, from who has most first: their oldest blocks go.
-    pub(super) fn fit(&mut self, slot: u16) {
-        let goal = self.goal(slot);
+    /// to them, from who has most first: their oldest blocks go. Answers how many blocks those have room for that were
+    /// looked at; where that is much, the next turns go on.
+    pub(super) fn fit(&mut self, slot: u16) -> u32 {
+        let (goal, mut looked_at) = (self.goal(slot), 0);
         if self.grant(slot, goal) >= goal {
-            return;
+            return looked_at;
         }
         let mut above: Vec<(i64, u16)> =
             (0..self.parts.len() as u16).filter_map(|slot| Some((self.excess(slot)?, slot))).collect();
         above.retain(|(excess, other)| *excess > 0 && *other != slot);
         above.sort_unstable();
-        while let Some((_, other)) = above.pop() {
+        while let Some((_, other)) = above.pop().filter(|_| looked_at < BLOCKS_FOR_ONE) {
+            for slot in [other, slot] {
+                looked_at = looked_at.saturating_add(self.figures(slot).capacity);
+            }
             self.grant(other, self.goal(other));
             if self.grant(slot, goal) >= goal {
-                return;
+                break;
             }
         }
+        looked_at
     }
 
     /// Asks the index for so many; answers how many it has then. Where the index is busy, the next turn asks again.
@@ -207,13 +216,29 @@ impl Caches {
         } else if wanted > self.said_wanted + self.said_wanted / 4 {
             self.said_wanted = wanted;
             let engines = self.claims.iter().zip(&self.due).filter(|(wanted, due)| wanted > due).count();
-            tracing::warn!(
-                engines,
-                wanted,
-                blocks = due,
-                index_bytes = self.bytes_for_all(),
-                "the prefix index has not room for all that these engines hold: [limits] index_bytes should be about this"
-            );
+            match (self.bytes_for_all(), self.largest()) {
+                (Some(index_bytes), _) => tracing::warn!(
+                    engines,
+                    wanted,
+                    blocks = due,
+                    index_bytes,
+                    "the prefix index has not room for all that these engines hold: [limits] index_bytes should be about this"
+                ),
+                (None, largest) => tracing::warn!(
+                    engines,
+                    wanted,
+                    blocks = due,
+                    engine = largest.map(|(engine, _)| engine),
+                    tokens = largest.map(|(_, tokens)| tokens),
+                    "no prefix index has room for all that these engines say they hold: this one tells of the largest cache; see whether that can be"
+                ),
+            }
         }
+    }
+
+    /// Whose cache is the largest, and how many tokens that is, by its own word.
+    pub(super) fn largest(&self) -> Option<(&str, u64)> {
+        let told = self.parts.iter().flatten().filter_map(|part| Some((part.tokens?, part.id.slot)));
+        told.max().map(|(tokens, slot)| (self.name(slot), tokens))
     }
 }

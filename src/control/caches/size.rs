@@ -171,6 +171,20 @@ mod tests {
         assert_eq!(capacities(&caches, &engines), wanted);
     }
 
+    /// Whoever comes is cold, and control has more to do.
+    #[test]
+    fn what_a_newcomer_lacks_is_taken_in_several_turns_where_that_is_much() {
+        let (config, engines) = (config(Policy::Warm, 96 << 20), [Some(9_000_000); 32]);
+        let mut caches = caches(&config, &engines[1..], Unit::Blocks);
+        let settle = |caches: &mut Caches| (0..64).for_each(|_| caches.settle());
+        settle(&mut caches);
+        caches.empty(EndpointId { slot: 31, generation: 1 }, engines[31], 4.0, Unit::Blocks);
+        let (came, due) = (capacities(&caches, &engines)[31], caches.due[31]);
+        assert!((1..due).contains(&came), "{came} of {due} at once");
+        settle(&mut caches);
+        assert_eq!(capacities(&caches, &engines), caches.due);
+    }
+
     #[test]
     fn what_is_said_to_do_does() {
         for engines in [
@@ -186,7 +200,7 @@ mod tests {
             assert_eq!((&enough.claims, enough.bytes_for_all()), (&enough.due, Some(bytes)));
             assert_ne!(less.claims, less.due, "{bytes} are not much too many");
         }
-        let most = vec![Some(u64::MAX); 2];
-        assert_eq!(caches(&config(Policy::Warm, 1 << 20), &most, Unit::Blocks).bytes_for_all(), None);
+        let most = caches(&config(Policy::Warm, 1 << 20), &[Some(7), Some(u64::MAX), None], Unit::Blocks);
+        assert_eq!((most.bytes_for_all(), most.largest().map(|(_, tokens)| tokens)), (None, Some(u64::MAX)));
     }
 }

@@ -153,6 +153,21 @@ async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
     }
 }
 
+/// Whoever scans ports is not to hide why the engine is not heard, nor to be said without end.
+#[tokio::test(flavor = "current_thread")]
+async fn why_an_engine_is_not_heard_is_said_once_and_of_a_few_strangers() {
+    let events = "tcp://*:5557".parse().unwrap();
+    let hearing = hearing_at(100, &[Settings { events, replay: None, topic: String::new(), peers: None }]);
+    let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+    let who = |last: u8| Ended::Stranger(ip(last));
+    for why in [who(1), who(1), Ended::Closed, Ended::Slow, who(2)].into_iter().chain((3..200).map(who)) {
+        hearing.take(0, Told::Offline(why)).await;
+    }
+    let said = hearing.inner().said_unheard.clone();
+    assert_eq!(said[..3], [Some(ip(1)), None, Some(ip(2))]);
+    assert_eq!(said.len(), KV_STRANGERS_MAX + 1);
+}
+
 /// What layers with windows hold does not say what a prompt finds: an engine that tells of no others is known from what
 /// was sent there.
 #[tokio::test(flavor = "current_thread")]

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Keeper;
 use crate::config::KvEvents;
 use crate::control::fleet::Fleet;
+use crate::control::member::Member;
+use crate::fleet::Health;
 use crate::kvevents::{Endpoint, Settings};
 
 type ByPlace = BTreeMap<usize, Vec<Endpoint>>;
@@ -33,6 +35,11 @@ impl Keeper {
         self.doors.all().insert(place, doors.cloned().collect());
     }
 
+    /// Whether nobody is at `place`, as far as probes tell: who is only silent may be busy.
+    pub fn is_gone(&self, place: usize) -> bool {
+        self.fleet().member(place).is_none_or(is_gone)
+    }
+
     /// Why nobody waits where the engine at `place` says that it connects, if somebody else means that: neither of two
     /// that say so is believed. An operator is, who names a place in the configuration.
     pub fn door_taken(&self, place: usize) -> Option<String> {
@@ -53,13 +60,85 @@ impl Keeper {
     }
 }
 
-/// Whom else this door is for.
+/// Whom else this door is for. What one said that is gone counts no more: another may have its flags by now.
 fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint) -> Option<String> {
-    let means = |place: usize, configured: &KvEvents| {
-        let told = told.get(&place).into_iter().flatten().any(|end| end.meets(door));
-        told || matches!(configured, KvEvents::At(end) if end.waits && end.meets(door))
+    let means = |other: &Member| {
+        let told = told.get(&other.place).filter(|_| !is_gone(other));
+        let configured = matches!(&other.upstream.kv_events, KvEvents::At(end) if end.waits && end.meets(door));
+        configured || told.into_iter().flatten().any(|end| end.meets(door))
     };
     let mut others = fleet.members().iter().filter(|member| member.place != place);
-    let other = others.find(|other| means(other.place, &other.upstream.kv_events))?;
+    let other = others.find(|&other| means(other))?;
     Some(format!("that of {} as well", other.name))
+}
+
+fn is_gone(member: &Member) -> bool {
+    let course = member.now.as_ref().map(|tenancy| &tenancy.course);
+    course.is_none_or(|course| course.health() == Health::Down && !course.is_silent())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::{Config, Upstream};
+    use crate::control::access::AccessLog;
+    use crate::control::health::{Failure, How};
+    use crate::counters::Counters;
+    use crate::counters::stats::Stats;
+    use crate::publish::{Process, Published};
+
+    /// Of two engines, which have not been probed yet.
+    fn keeper() -> Keeper {
+        let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
+        let config = Arc::new(Config { upstream: (0..2).map(upstream).collect(), ..Config::default() });
+        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        for place in 0..2_u8 {
+            let address = SocketAddr::from(([10, 0, 0, place], 8_000));
+            fleet.resolved(place.into(), vec![address], Instant::now());
+        }
+        let published = Published::leak(fleet.snapshot());
+        let access = Arc::new(AccessLog::new(Process::leak(1), published));
+        Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access)
+    }
+
+    fn says(keeper: &Keeper, place: usize, at: &str) {
+        let events = at.parse().unwrap();
+        keeper.comes_by(place, &[Settings { events, replay: None, topic: String::new(), peers: None }]);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_at_a_port_of_the_front_itself() {
+        let keeper = keeper();
+        let why = |at: &str| {
+            says(&keeper, 0, at);
+            keeper.door_taken(0)
+        };
+        assert_eq!((why("@tcp://10.0.0.9:5557"), why("tcp://10.0.0.9:8000")), (None, None));
+        for (at, ours) in [("@tcp://10.0.0.9:8000", "0.0.0.0:8000"), ("tcp://*:9911", "127.0.0.1:9911")] {
+            let words = format!("is that of this front, which listens on {ours}; give each engine");
+            assert!(why(at).is_some_and(|why| why.contains(&words)), "{at}: {:?}", why(at));
+        }
+    }
+
+    #[test]
+    fn what_an_engine_said_that_is_gone_keeps_nobody_out() {
+        let keeper = keeper();
+        (0..2).for_each(|place| says(&keeper, place, "@tcp://10.0.0.9:5557"));
+        let probed = |outcome: Result<(), How>| {
+            let id = keeper.fleet().target(0).unwrap().0;
+            for _ in 0..10 {
+                let outcome = outcome.map_err(|how| Failure { why: "x".into(), how });
+                keeper.fleet().probed(0, id, outcome, Instant::now());
+            }
+            [0, 1].map(|place| keeper.door_taken(place).is_some())
+        };
+        assert_eq!(probed(Ok(())), [true, true]);
+        assert_eq!(probed(Err(How::Silent)), [true, true], "it may be busy, and connects");
+        assert_eq!((probed(Err(How::Refused)), keeper.is_gone(0)), ([true, false], true));
+        assert_eq!((probed(Ok(())), keeper.is_gone(0)), ([true, true], false), "it is back");
+    }
 }

@@ -198,7 +198,7 @@ fn engines_that_come_later_get_as_much_from_those_that_are_there() {
 }
 
 #[test]
-fn parts_are_in_proportion_to_caches() {
+fn small_caches_are_known_whole_and_large_ones_up_to_one_size() {
     let large_first = (0..100).map(|place| if place < 50 { 1_600_000 } else { 160_000 }).collect();
     let large_last = (0..100).map(|place| if place < 50 { 160_000 } else { 1_600_000 }).collect();
     let seen = |tokens: Vec<u64>| {
@@ -214,7 +214,22 @@ fn parts_are_in_proportion_to_caches() {
     assert!(capacities[0] >= share && capacities[49] <= 2_500, "{share}: {capacities:?}");
     assert!(capacities[50] > 3 * share && capacities[99] - capacities[50] <= share / 4, "{share}: {capacities:?}");
     let (share, capacities) = seen((1..=100).map(|place| place * 20_000).collect());
-    let part = |place: usize| f64::from(capacities[place - 1]) / (place as f64 * 20_000.0 * 4.0 / 256.0);
-    assert!((part(100) - part(50)).abs() < 0.1, "{} {}", part(100), part(50));
-    assert!(capacities[0] == 312 && capacities[19] >= share, "{share}: {capacities:?}");
+    let whole = |place: u32| place * 20_000 * 4 / 256;
+    assert!((1..=19).all(|place| capacities[place as usize - 1] == whole(place)), "{share}: {capacities:?}");
+    assert!(capacities[19] > 2 * share && capacities[99] - capacities[19] <= share / 4, "{share}: {capacities:?}");
+}
+
+/// As large as the largest that can be, by its own word: the others have what they had, or as much as it.
+#[test]
+fn who_says_that_it_holds_far_too_much_takes_little_from_others() {
+    let seen = |tokens: Vec<u64>| {
+        let mut stage = Stage::of(tokens);
+        (0..3).for_each(|_| stage.second());
+        stage.capacities()
+    };
+    for tokens in [400_000, 8_000_000] {
+        let (honest, among) = (seen(vec![tokens; 8]), seen([vec![tokens; 7], vec![1 << 32]].concat()));
+        let lost = honest[..7].iter().zip(&among).map(|(before, now)| before.saturating_sub(*now)).max();
+        assert_eq!(lost, Some(0), "{honest:?} {among:?}");
+    }
 }
