@@ -525,6 +525,15 @@ fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, f64, bool)> {
     endpoints.iter().map(taken).collect()
 }
 
+/// How many tokens of a prompt the requests of an endpoint leave no room for in its cache, beside those that were sent
+/// there since it told; less than none where there is room for more. `None`: there is room for all.
+fn lacks(endpoint: &Endpoint, in_flight: u32, since: u64, tokens: f64, held: f64) -> Option<f64> {
+    let (kv, capacity) = (f64::from(endpoint.engine.kv_use?), endpoint.engine.kv_capacity_tokens? as f64);
+    let most = if held >= tokens / 2.0 { 0.97 } else { 0.90 };
+    let lacks = kv * capacity + since as f64 + tokens - held + 64.0 - most * capacity;
+    (in_flight + endpoint.foreign > 0).then_some(lacks)
+}
+
 /// The cost in floating point, as the formula is published.
 fn cost(
     endpoint: &Endpoint,
@@ -537,15 +546,8 @@ fn cost(
     let mean = 1_000.0;
     let kv = f64::from(endpoint.engine.kv_use.unwrap_or(0.0));
     let new = tokens - held;
+    let has_room = lacks(endpoint, in_flight, since, tokens, held).is_none_or(|lacks| lacks <= 0.0);
     let in_flight = f64::from(in_flight + endpoint.foreign);
-    let has_room = match (endpoint.engine.kv_use, endpoint.engine.kv_capacity_tokens) {
-        (Some(_), Some(capacity)) if in_flight > 0.0 => {
-            let capacity = capacity as f64;
-            let most = if held >= tokens / 2.0 { 0.97 } else { 0.90 };
-            kv * capacity + since as f64 + new + 64.0 <= most * capacity
-        }
-        _ => true,
-    };
     let weight = f64::from(endpoint.weight);
     let held_up = 0.1 * new * in_flight.min(32.0 * weight);
     let uneven = (in_flight - (even * weight).floor() - 4.0).max(0.0) * mean * (1.0 - own).powi(2);
@@ -613,14 +615,18 @@ proptest! {
         let displaced = (f64::from(loads.held_share(0)), vacant);
         let load: u32 = endpoints.iter().map(|one| loads.in_flight(one.id.slot) + one.foreign).sum();
         let even = f64::from(load) / endpoints.iter().map(|one| f64::from(one.weight)).sum::<f64>();
-        let costs: Vec<f64> = as_taken(&endpoints).iter().map(|(endpoint, own, like_others)| {
+        let costs: Vec<(f64, Option<f64>)> = as_taken(&endpoints).iter().map(|(endpoint, own, like_others)| {
             let slot = endpoint.id.slot;
             let depth = if endpoint.rung == Rung::Hash { 0 } else { matches.depth(slot) };
             let held = (f64::from(depth) * 64.0).min(f64::from(tokens));
             let since = if *like_others { 0 } else { loads.dispatched(slot) };
             let loads = (loads.pending(slot), loads.in_flight(slot), since);
-            cost(endpoint, loads, f64::from(tokens), held, displaced, (even, *own))
+            let lacks = lacks(endpoint, loads.1, since, f64::from(tokens), held);
+            (cost(endpoint, loads, f64::from(tokens), held, displaced, (even, *own)), lacks)
         }).collect();
+        // What is counted in whole tokens may have room for one more, or one less.
+        prop_assume!(costs.iter().all(|(_, lacks)| lacks.is_none_or(|lacks| lacks.abs() > 2.0)));
+        let costs: Vec<f64> = costs.into_iter().map(|(cost, _)| cost).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         // Whole tokens, and an inverse of the weight that is rounded down.
         prop_assert!(costs[choice.endpoint.slot as usize] <= least * 1.001 + 4.0, "{:?} of {costs:?}", choice);
