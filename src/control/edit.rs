@@ -2,7 +2,9 @@
 //! read anew; what is to stay belongs in the file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::key;
 use crate::config::Upstream;
 
 /// One change.
@@ -33,13 +35,22 @@ pub enum Refused {
 }
 
 impl Edit {
+    /// The key of the engine that it adds, in a file that may be named in it.
+    ///
+    /// # Errors
+    /// When it names another file, or the key cannot be used.
+    pub fn key(&self, upstreams: &[Upstream]) -> Result<Option<Arc<str>>, Refused> {
+        self.names_known_keys(upstreams)?;
+        match self {
+            Edit::Add(added) => key(added).map_err(|error| Refused::Wrong(error.to_string())),
+            Edit::Drain(..) | Edit::Remove(_) => Ok(None),
+        }
+    }
+
     /// Whether it names no key but one of the engines that the configuration names, or one beside it: what is in that
     /// file goes to whatever address the change names, and whoever reaches the admin listener is not to read files by
     /// this process's rights.
-    ///
-    /// # Errors
-    /// When it names another file.
-    pub fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
+    fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
         let Edit::Add(added) = self else { return Ok(()) };
         let file = &added.api_key_file;
         let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };

@@ -62,6 +62,8 @@ pub struct Keeper {
     changing: tokio::sync::Mutex<()>,
     /// Held by who reads it, for as long as disks take.
     reading: Arc<tokio::sync::Mutex<()>>,
+    /// The same of the key of an engine that is added.
+    adding: Arc<tokio::sync::Mutex<()>>,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -99,6 +101,7 @@ impl Keeper {
             reloads: Reloads::default(),
             changing: tokio::sync::Mutex::default(),
             reading: Arc::default(),
+            adding: Arc::default(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
