@@ -489,6 +489,28 @@ impl Table {
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
+/// What a shard is told of comes behind much else: a connection that stands is not given up for that.
+#[test]
+fn a_connection_that_stands_is_waited_for_until_that_is_told() {
+    let mut table = Table::new(|_| {});
+    let (client, before) = (table.client(1 << 20), statics(1).stats.total(Count::ConnectFailed));
+    table.send(client, GET);
+    let connects = |network: &Network| network.pipes.iter().any(|pipe| matches!(pipe.stage, Stage::Connecting(..)));
+    while !connects(&table.network.borrow()) {
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    table.network.borrow_mut().knobs.late = 100;
+    table.pass(2 * SECOND);
+    table.network.borrow_mut().knobs.late = 0;
+    table.pass(SECOND / 10);
+    let engine = table.engine();
+    assert!(table.receive(engine).ends_with(b"\r\n\r\n"));
+    assert_eq!(statics(1).stats.total(Count::ConnectFailed), before);
+    table.send(engine, reply(3));
+    table.pass(SECOND / 10);
+    assert!(table.receive_all(client).starts_with(b"HTTP/1.1 200"));
+}
+
 /// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience
 /// than the front, and ask again: for what the engine is thought to hold by now, or is home to.
 #[test]

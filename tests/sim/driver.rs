@@ -261,7 +261,9 @@ impl Driver for Simulated {
     }
 
     fn acknowledged(&self, socket: SocketId) -> Option<u64> {
-        self.network.borrow_mut().pipe(socket).map(|pipe| pipe.acknowledged())
+        let network = &mut *self.network.borrow_mut();
+        let now = network.now;
+        network.pipe(socket).map(|pipe| pipe.acknowledged(now))
     }
 }
 
