@@ -51,6 +51,7 @@ impl Table {
             refused: 0,
             swallowed: 0,
             dead: Vec::new(),
+            portless: None,
             connect: 100_000,
             turn: 200,
         };
@@ -509,6 +510,37 @@ fn a_connection_that_stands_is_waited_for_until_that_is_told() {
     table.send(engine, reply(3));
     table.pass(SECOND / 10);
     assert!(table.receive_all(client).starts_with(b"HTTP/1.1 200"));
+}
+
+/// All ports of ours that lead to an engine are taken: it is blamed for nothing, and others are asked, or whoever asks is
+/// told what is wanting where there are none.
+#[test]
+fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
+    let mut table = Table::new(|_| {});
+    let (counters, stats) = (statics(1).counters, statics(1).stats);
+    let count = || [Count::ConnectWanting, Count::ConnectFailed, Count::RefusedNoDescriptor].map(|of| stats.total(of));
+    for (others, expected) in [(1, [8, 0, 0]), (0, [8, 0, 8])] {
+        publish(Policy::RoundRobin, &[Health::Up; 2][..=others]);
+        table.network.borrow_mut().knobs.portless = Some(0);
+        let before = count();
+        for _ in 0..8 {
+            let client = table.client(1 << 20);
+            table.send(client, GET);
+            table.pass(SECOND / 2);
+            if others == 1 {
+                let engine = table.engine();
+                table.send(engine, reply(3));
+                table.pass(SECOND / 2);
+            }
+            let told = table.receive_all(client);
+            let status = if others == 1 { &b"HTTP/1.1 200"[..] } else { b"HTTP/1.1 503" };
+            assert!(told.starts_with(status), "{}", told.escape_ascii());
+        }
+        let after = count();
+        assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected);
+        let outcome = counters.outcomes().read(0);
+        assert_eq!((outcome.faults, counters.connect_failures(0), counters.in_flight(0)), (0, 0, 0));
+    }
 }
 
 /// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience
