@@ -1,6 +1,7 @@
 //! Endpoints and their state, as control sees them and shards read them.
 
 mod belief;
+mod flights;
 mod loads;
 mod rates;
 mod trials;
@@ -10,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use belief::{METHODS, Method, Rung};
+pub use flights::Caps;
 pub(crate) use loads::Cells;
 pub use loads::{Loads, Means};
 pub use turnover::Turnover;
@@ -111,7 +113,7 @@ pub struct Endpoint {
     pub turnover: f32,
     /// How much of its cache holds nothing yet, as far as the index knows, 0..=1.
     pub vacant: f32,
-    /// Most requests of ours in flight there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
+    /// Most requests of ours that run there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
     pub cap: u32,
     /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
     pub share_percent: u8,

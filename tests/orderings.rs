@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use warmfront::counters::queue::{Newcomer, Tenant};
 use warmfront::counters::{Barred, Counters};
-use warmfront::fleet::EndpointId;
+use warmfront::fleet::{Caps, EndpointId};
 use warmfront::index::{Capacity, Found, Index, Matches, Origin};
 use warmfront::limits::FAULTS_IN_A_ROW_MAX;
 use warmfront::publish::{DriverInUse, Phase, Process};
@@ -38,6 +38,32 @@ fn a_bound_is_never_exceeded() {
         let there = other.join().unwrap();
         assert!(here || there, "somebody is first");
         assert_eq!((counters.in_flight(1), counters.underflow()), (0, 0));
+    });
+}
+
+/// A cap holds for what runs, also while one that failed and was charged behind its end is let go.
+#[test]
+fn a_cap_is_never_exceeded_beside_what_is_charged() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let counters = Counters::leak();
+        let running = Arc::new(AtomicUsize::new(0));
+        let caps = Caps { running: 1, ..Caps::NONE };
+        let mut failed = counters.try_admit_below(ONE, caps).unwrap();
+        let asks = |running: Arc<AtomicUsize>| {
+            move || {
+                let Some(admission) = counters.try_admit_below(ONE, caps) else { return };
+                assert_eq!(running.fetch_add(1, Ordering::Relaxed), 0, "two where one was allowed");
+                running.fetch_sub(1, Ordering::Relaxed);
+                drop(admission);
+            }
+        };
+        let others = [asks(Arc::clone(&running)), asks(Arc::clone(&running))].map(|asks| thread::spawn(asks));
+        failed.stays_charged();
+        drop(failed);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!((counters.in_flight(1), counters.loads().running(1), counters.underflow()), (0, 0, 0));
     });
 }
 

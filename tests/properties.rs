@@ -68,8 +68,8 @@ fn try_place(
 ) -> Result<(Choice, Admission), Nobody> {
     for attempt in 1.. {
         let choice = choose(&snapshot.pools[0], counters.loads(), request)?;
-        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX).unwrap_or(u32::MAX);
-        if let Some(admission) = counters.try_admit(choice.endpoint, Some(slots.min(choice.cap))) {
+        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
+        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
             return Ok((choice, admission));
         }
     }

@@ -188,7 +188,7 @@ fn nobody_is_chosen_twice_or_beyond_its_cap() {
     let prompt = chain(1, 20);
     fleet.holds(2, &prompt);
     let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
-    assert_eq!((choice.endpoint.slot, choice.cap), (2, 1));
+    assert_eq!((choice.endpoint.slot, choice.caps.running), (2, 1));
     fleet.computes(2, 0);
     assert_ne!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
     let mut avoid = Avoid::default();

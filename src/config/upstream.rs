@@ -23,7 +23,7 @@ pub struct Upstream {
     /// Its share of the load relative to the others.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Most requests of one front in flight there at once; 0: as many as come.
+    /// Most requests of one front that run there at once; 0: as many as come.
     #[serde(default)]
     pub concurrency_max: u32,
     /// Served ids; empty: learnt from its `/v1/models`.

@@ -284,12 +284,16 @@ fn request(
     request.body(Full::new(json.unwrap_or_default()))
 }
 
-/// Whether the want of something of ours is behind it (EMFILE, ENFILE), whoever is called.
+/// What is wanting where a connect fails for these, and not whoever is called: descriptors, memory, ports that lead there.
+const WANTS: [libc::c_int; 6] =
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EADDRNOTAVAIL];
+
+/// Whether the want of something of ours is behind it.
 fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
     chain.any(|error| {
         let number = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-        number.is_some_and(|number| [libc::EMFILE, libc::ENFILE].contains(&number))
+        number.is_some_and(|number| WANTS.contains(&number))
     })
 }
 
@@ -309,6 +313,15 @@ fn root(error: &(dyn std::error::Error + 'static)) -> (String, Option<ErrorKind>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_we_lack_is_not_the_engines_fault() {
+        let of = |number| CallError::of(&io::Error::from_raw_os_error(number), Some(([127, 0, 0, 1], 1).into()));
+        let ours = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL];
+        assert!(ours.iter().all(|number| matches!(of(*number), CallError::Want(_))));
+        let theirs = [libc::ECONNREFUSED, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT];
+        assert!(theirs.iter().all(|number| !matches!(of(*number), CallError::Want(_))));
+    }
 
     #[test]
     fn a_page_is_cut_into_lines_wherever_it_is_cut_into_pieces() {

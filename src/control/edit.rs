@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::key;
 use crate::config::Upstream;
 
 /// One change.
@@ -35,13 +36,22 @@ pub enum Refused {
 }
 
 impl Edit {
+    /// The key of the engine that it adds, in a file that may be named in it.
+    ///
+    /// # Errors
+    /// When it names another file, or the key cannot be used.
+    pub fn key(&self, upstreams: &[Upstream]) -> Result<Option<Arc<str>>, Refused> {
+        self.names_known_keys(upstreams)?;
+        match self {
+            Edit::Add(added) => key(added).map_err(|error| Refused::Wrong(error.to_string())),
+            Edit::Drain(..) | Edit::Remove(_) => Ok(None),
+        }
+    }
+
     /// Whether it names no key but one of the engines that the configuration names, or one beside it: what is in that
     /// file goes to whatever address the change names, and whoever reaches the admin listener is not to read files by
     /// this process's rights.
-    ///
-    /// # Errors
-    /// When it names another file.
-    pub fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
+    fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
         let Edit::Add(added) = self else { return Ok(()) };
         let file = &added.api_key_file;
         let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };
@@ -167,19 +177,35 @@ impl Edits {
 }
 
 impl Since {
-    /// Makes in a list that was read the changes that were made since it was asked for.
-    pub fn redo(&self, upstreams: &mut Vec<Upstream>) {
+    /// Makes in a list that was read the changes that were made since it was asked for. Where all of them do not make
+    /// sense there, those that do: of the others it is the list that counts.
+    pub fn redo(&self, upstreams: &mut Vec<Upstream>, makes_sense: impl Fn(&[Upstream]) -> bool) {
         let made = self.edits.made();
-        let since = made.kept.iter().filter(|(number, _)| *number > self.before);
-        since.for_each(|(_, edit)| edit.redo(upstreams));
+        let since = || made.kept.iter().filter(|(number, _)| *number > self.before).map(|(_, edit)| edit);
+        let mut all = upstreams.clone();
+        since().for_each(|edit| edit.redo(&mut all));
+        if makes_sense(&all) {
+            *upstreams = all;
+            return;
+        }
+        for edit in since() {
+            let mut edited = upstreams.clone();
+            edit.redo(&mut edited);
+            if makes_sense(&edited) {
+                *upstreams = edited;
+            } else {
+                let engine = &*edit.name();
+                tracing::warn!(
+                    engine,
+                    "a change made by hand while the configuration was read is undone: what was read allows none like it"
+                );
+            }
+        }
     }
 
-    /// What was read is in use, with the edits since or without them: all others are undone, also for who asked sooner
-    /// and reads later.
-    pub fn taken(&self, with_edits: bool) {
-        let mut made = self.edits.made();
-        let undone = if with_edits { self.before } else { made.count };
-        made.kept.retain(|(number, _)| *number > undone);
+    /// What was read is in use, with the edits since: those before are undone, also for who asked sooner and reads later.
+    pub fn taken(&self) {
+        self.edits.made().kept.retain(|(number, _)| *number > self.before);
     }
 }
 
@@ -195,6 +221,8 @@ impl Drop for Since {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn engine(port: u16) -> Upstream {
@@ -212,7 +240,8 @@ mod tests {
 
     fn redone(asked: &Since, list: &[Upstream]) -> Vec<Upstream> {
         let mut list = list.to_vec();
-        asked.redo(&mut list);
+        let urls = |list: &[Upstream]| list.iter().map(|one| one.url.to_string()).collect::<HashSet<_>>().len();
+        asked.redo(&mut list, |list| urls(list) == list.len());
         list
     }
 
@@ -249,6 +278,18 @@ mod tests {
         assert_eq!(redone(&asked, &[heavy, called(1)]), expected, "the file may know more of the same engine");
     }
 
+    /// The file has it under another name.
+    #[test]
+    fn a_change_that_makes_no_sense_leaves_the_others() {
+        let edits = Arc::default();
+        let asked = Edits::ask(&edits);
+        [drain("engine:2", true), Edit::Add(engine(1)), Edit::Remove("engine:3".into())]
+            .iter()
+            .for_each(|edit| edits.note(edit));
+        let expected = [called(1), Upstream { drain: true, ..engine(2) }];
+        assert_eq!(redone(&asked, &[called(1), engine(2), engine(3)]), expected);
+    }
+
     #[test]
     fn no_more_is_kept_than_may_be_needed() {
         let edits = Arc::<Edits>::default();
@@ -265,11 +306,8 @@ mod tests {
         }
         let third = Edits::ask(&edits);
         edits.note(&drain("engine:2", true));
-        third.taken(true);
+        third.taken();
         assert_eq!((kept(), redone(&second, &[engine(1)])), (1, vec![engine(1)]), "undone by who asked later");
-        second.taken(false);
-        assert_eq!(kept(), 0, "none of them is in use");
-        edits.note(&drain("a", true));
         drop((first, second));
         assert_eq!(kept(), 1);
         drop(third);

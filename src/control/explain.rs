@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::exchange::{Lender, rendered, warm};
-use crate::fleet::{Endpoint, Loads};
+use crate::fleet::Loads;
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
 use crate::scan::{Api, Facts, Needs, Plain, Plan, PrefixMode, Progress, Scan};
@@ -238,10 +238,7 @@ fn choose(
         reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
         runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
         load: choice.ok().map(|choice| choice.in_flight),
-        bound: choice.ok().and_then(|choice| match choice.cap {
-            Endpoint::NO_CAP => choice.slots,
-            cap => Some(choice.slots.map_or(cap, |slots| slots.min(cap))),
-        }),
+        bound: choice.ok().and_then(|choice| choice.caps.and(choice.slots).least()),
         tokens: choice.ok().and_then(|choice| choice.tokens).map(|tokens| (tokens.held, tokens.new)),
         decided_at: match progress {
             Progress::Enough { at } => at,

@@ -66,6 +66,8 @@ pub struct Keeper {
     reading: Arc<tokio::sync::Mutex<()>>,
     /// Another configuration was read, and is in use.
     taken: Notify,
+    /// The same of the key of an engine that is added.
+    adding: Arc<tokio::sync::Mutex<()>>,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -105,6 +107,7 @@ impl Keeper {
             changing: tokio::sync::Mutex::default(),
             reading: Arc::default(),
             taken: Notify::new(),
+            adding: Arc::default(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),

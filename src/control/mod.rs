@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::config::{Config, Upstream};
@@ -167,6 +167,10 @@ impl Handle {
 /// this one's place, they are to be fewer than a unit may have (`TasksMax=`).
 const THREADS_MAX: usize = 96;
 
+/// They stay once they were needed: what is to be done by one where no thread can be made waits for another of them to
+/// be free, and would break off what asked for it if there were none.
+const THREADS_STAY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
 /// Longest wait for what is known of caches to be written, where something else waits for that.
 const SAVED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -174,8 +178,8 @@ const SAVED_WITHIN: Duration = Duration::from_secs(20);
 /// engines whose names could be looked up is published, so that shards may begin. An inherited admin listener is served
 /// from where it listens as is configured. `succeeds`: another process serves from there until shards of this one do.
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS_MAX).enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(THREADS_MAX).thread_keep_alive(THREADS_STAY).enable_all().build()?;
     // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
@@ -202,6 +206,8 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
+            // The first of those that stay. Without it nothing here can go on, and this thread ends.
+            let _ = spawn_blocking(|| ()).await;
             service::signals(&setup, asked.hangup, asked.ends, &keeper);
             keeper.look_up().await;
             keeper.publish_now();

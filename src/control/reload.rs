@@ -90,17 +90,14 @@ pub fn keys(config: &Config) -> Result<Vec<Option<Arc<str>>>, String> {
     config.upstream.iter().map(|upstream| key(upstream).map_err(|error| error.to_string())).collect()
 }
 
-/// The same where engines that stay keep the keys that are known.
-///
-/// # Errors
-/// A key of an engine that is new, and cannot be used, in words.
-pub fn missing_keys(config: &Config, known: &[Member]) -> Result<Vec<Option<Arc<str>>>, String> {
+/// The same where engines that stay keep the keys that are known, and one that is new has `added`.
+pub fn known_keys(config: &Config, known: &[Member], added: Option<&Arc<str>>) -> Vec<Option<Arc<str>>> {
     let key_of = |upstream: &Upstream| {
         let same = |member: &&Member| {
             member.upstream.is_same(upstream) && member.upstream.api_key_file == upstream.api_key_file
         };
-        let known = known.iter().find(same).map(|member| Ok(member.key.clone()));
-        known.unwrap_or_else(|| key(upstream).map_err(|error| error.to_string()))
+        let known = known.iter().find(same).map(|member| member.key.clone());
+        known.unwrap_or_else(|| added.cloned())
     };
     config.upstream.iter().map(key_of).collect()
 }

@@ -17,7 +17,7 @@ pub mod stats;
 mod without;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::fleet::{Cells, EndpointId, Loads};
+use crate::fleet::{Caps, Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
@@ -103,16 +103,28 @@ impl Counters {
     /// slot that exists) it always admits.
     #[inline]
     pub fn try_admit(&'static self, id: EndpointId, slots: Option<u32>) -> Option<Admission> {
+        self.try_admit_below(id, Caps { counted: slots.unwrap_or(u32::MAX), ..Caps::NONE })
+    }
+
+    /// The same, bounded by what runs there as well.
+    #[inline]
+    pub fn try_admit_below(&'static self, id: EndpointId, caps: Caps) -> Option<Admission> {
         let Cells { in_flight, trial, .. } = self.loads.cells(id.slot)?;
-        let slots = slots.unwrap_or(u32::MAX);
-        let raised = |count: u32| if count < slots { count.checked_add(1) } else { None };
         // Before it is counted, and off again after: it must never look as if it were from before the trial.
         let joined = trial.join();
-        if in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised).is_err() {
+        if !in_flight.begins(caps) {
             trial.leave(joined);
             return None;
         }
-        Some(Admission { counters: self, endpoint: id, trial: joined, several: false, pending: 0, resident: 0 })
+        Some(Admission {
+            counters: self,
+            endpoint: id,
+            trial: joined,
+            several: false,
+            charged: false,
+            pending: 0,
+            resident: 0,
+        })
     }
 
     /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from
@@ -186,11 +198,9 @@ impl Counters {
 
     /// Takes one request off; at zero it stays zero and is counted, since a wrapped counter would keep
     /// its endpoint out of every choice for ever.
-    fn release(&self, slot: u16) {
+    fn release(&self, slot: u16, charged: bool) {
         let Some(Cells { in_flight, .. }) = self.loads.cells(slot) else { return };
-        // Release: who reads 0 also sees all that this request did (`Loads::in_flight` acquires).
-        let lowered = in_flight.fetch_update(Ordering::Release, Ordering::Relaxed, |count| count.checked_sub(1));
-        if lowered.is_err() {
+        if !in_flight.ends(charged) {
             self.underflow.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -220,6 +230,8 @@ pub struct Admission {
     trial: u32,
     /// Its engine counts it as several.
     several: bool,
+    /// It has ended, and stays charged.
+    charged: bool,
     /// Tokens that it has pending there.
     pending: u32,
     /// Tokens that it is taken to occupy there until its end.
@@ -280,6 +292,14 @@ impl Admission {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes.wrapping_neg());
     }
 
+    /// It has ended, and stays in flight for choices alone: nobody is kept out by a cap for it.
+    pub fn stays_charged(&mut self) {
+        if let Some(Cells { in_flight, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.charged) {
+            in_flight.charge();
+            self.charged = true;
+        }
+    }
+
     /// Its engine counts it as several requests.
     pub fn is_several(&mut self) {
         if let Some(Cells { several, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.several) {
@@ -321,7 +341,7 @@ impl Drop for Admission {
         if self.resident != 0 {
             self.counters.lower(resident, self.resident);
         }
-        self.counters.release(self.endpoint.slot);
+        self.counters.release(self.endpoint.slot, self.charged);
         trial.leave(self.trial);
     }
 }
@@ -344,6 +364,23 @@ mod tests {
         let third = counters.try_admit(ONE, None).expect("no bound");
         drop((second, third));
         assert_eq!((counters.in_flight(1), counters.underflow()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_only_charged_takes_no_place() {
+        let counters = Counters::leak();
+        let caps = Caps { running: 1, ..Caps::NONE };
+        let mut failed = counters.try_admit_below(ONE, caps).expect("below the cap");
+        assert!(counters.try_admit_below(ONE, caps).is_none() && !counters.loads().is_below(1, caps));
+        failed.stays_charged();
+        failed.stays_charged();
+        assert!(counters.loads().is_below(1, caps) && counters.try_admit(ONE, Some(1)).is_none(), "it is load");
+        let next = counters.try_admit_below(ONE, caps).expect("its place");
+        assert_eq!((counters.in_flight(1), counters.loads().running(1)), (2, 1));
+        drop(failed);
+        assert!(counters.try_admit_below(ONE, caps).is_none());
+        drop(next);
+        assert_eq!((counters.in_flight(1), counters.loads().running(1), counters.underflow()), (0, 0, 0));
     }
 
     #[test]
@@ -427,7 +464,7 @@ mod tests {
     #[test]
     fn a_release_too_many_is_counted_and_leaves_zero() {
         let counters = Counters::leak();
-        counters.release(1);
+        counters.release(1, false);
         assert_eq!((counters.in_flight(1), counters.underflow()), (0, 1));
     }
 

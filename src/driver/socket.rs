@@ -153,6 +153,11 @@ pub fn is_want(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
+/// Whether there is no address, or no port, to connect from to this one.
+pub fn is_port_want(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::ADDRNOTAVAIL)
+}
+
 /// What every connection wants: no delay, and an end when the peer is gone. Accepted connections
 /// inherit it from their listener. None of it is worth losing a connection for: failures are passed over.
 fn prepare(socket: &OwnedFd) {
@@ -213,7 +218,9 @@ mod tests {
     fn only_what_all_connects_want_is_a_want() {
         let of = |number| is_want(&io::Error::from_raw_os_error(number));
         assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(of), [true; 3]);
-        assert_eq!([libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ECONNREFUSED].map(of), [false; 3]);
+        let others = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ECONNREFUSED];
+        assert_eq!(others.map(of), [false; 3]);
+        assert_eq!(others.map(|number| is_port_want(&io::Error::from_raw_os_error(number))), [true, false, false]);
     }
 
     #[test]

@@ -29,8 +29,9 @@ impl Charges {
         drop(admission);
     }
 
-    /// It failed, and stays charged until then.
-    pub(super) fn keep(&mut self, admission: Admission, until: Micros) {
+    /// It failed, and stays charged until then: it counts as load, and takes nobody's place.
+    pub(super) fn keep(&mut self, mut admission: Admission, until: Micros) {
+        admission.stays_charged();
         if self.kept.len() == KEPT_MAX
             && let Some((_, oldest)) = self.kept.pop_front()
         {
@@ -88,6 +89,7 @@ mod tests {
         charges.keep(second, 20);
         charges.release(third);
         assert_eq!((counters.in_flight(0), charges.counted(), charges.kept(), charges.due()), (2, 2, 2, Some(10)));
+        assert_eq!(counters.loads().running(0), 0);
         charges.expire(9);
         assert_eq!(charges.kept(), 2);
         charges.expire(10);

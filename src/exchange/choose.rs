@@ -205,8 +205,7 @@ impl Exchange {
                 return Counted::HasToWait(choice);
             }
             let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-            let most = slots.unwrap_or(u32::MAX).min(choice.cap);
-            if let Some(admission) = cx.counters.try_admit(choice.endpoint, Some(most)) {
+            if let Some(admission) = cx.counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
                 if choice.slots.is_some_and(|slots| cx.counters.in_flight(choice.endpoint.slot) > slots) {
                     cx.stats.count(Count::AdmittedOverBound);
                 }

@@ -44,8 +44,10 @@ pub enum Event<'a> {
     },
     /// The upstream connection asked for could not be made.
     ConnectFailed,
-    /// It could not even be begun, for want of something of ours: a descriptor, a port.
+    /// It could not even be begun, for want of something of ours: a descriptor, memory.
     ConnectWanting,
+    /// The same, since all ports of ours are taken that lead there.
+    ConnectPortless,
     /// The upstream's kernel took so many bytes of [`crate::exchange::Exchange::unsent`].
     Pushed(usize),
     /// Bytes of the reply.
@@ -106,7 +108,7 @@ pub enum Action {
     Send(Side, Source),
     /// Offer what [`crate::exchange::Exchange::unsent`] holds to the upstream.
     PushRequest,
-    /// Get a connection; answered by `Connected`, `ConnectFailed` or `ConnectWanting`.
+    /// Get a connection; answered by `Connected`, or by what was in the way.
     Connect {
         /// To where.
         endpoint: EndpointId,

@@ -136,6 +136,10 @@ impl Exchange {
         match waiting {
             Waiting::Body => self.refuse(refusals::SLOW_UPLOAD.into(), cx),
             Waiting::Room => self.waited_in_vain(cx),
+            // It stands, and word of that comes: in one turn there may be thousands of things to tell.
+            Waiting::Connect if acknowledged.is_some_and(|bytes| bytes > 0) => {
+                self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
+            }
             Waiting::Connect => {
                 cx.actions.push(Action::Dismiss { reuse: false });
                 self.connect_failed(true, cx);

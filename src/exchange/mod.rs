@@ -261,6 +261,7 @@ impl Exchange {
             (_, Event::Connected { reused, acknowledged }) => self.connected(reused, acknowledged, cx),
             (_, Event::ConnectFailed) => self.connect_failed(false, cx),
             (_, Event::ConnectWanting) => self.connect_wanting(cx),
+            (_, Event::ConnectPortless) => self.connect_portless(cx),
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
             (_, Event::Spliced(len)) => self.spliced(len, cx),

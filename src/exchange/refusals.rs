@@ -34,7 +34,7 @@ pub(super) const REPLY_OVER_BUDGET: Refusal = Refusal::new(
 pub(super) const WANT: Refusal = Refusal::new(
     503,
     Cause::NoDescriptor,
-    "No descriptor is left for a connection to an engine. Please try again later.",
+    "No descriptor, port or memory is left for a connection to an engine. Please try again later.",
 );
 pub(super) const SLOW_UPLOAD: Refusal =
     Refusal::new(408, Cause::ClientTimeout, "The request body came too slowly, or stopped before its end.");

@@ -48,6 +48,18 @@ impl Exchange {
         self.refuse(refusals::WANT.into(), cx);
     }
 
+    /// Every port that leads there is taken: its endpoint serves whoever has them, and to another one there may be some.
+    pub(super) fn connect_portless(&mut self, cx: &mut Context<'_>) {
+        self.connects += 1;
+        if u32::from(self.connects) >= cx.rules.limits.connect_tries_max || self.is_alone(cx.snapshot) {
+            return self.connect_wanting(cx);
+        }
+        cx.stats.count(Count::ConnectWanting);
+        self.was_not_computed(cx);
+        self.leave_endpoint(cx);
+        self.choose_again(Count::RetriedConnect, cx);
+    }
+
     /// The kernel took some of what was held.
     pub(super) fn after_push(&mut self, len: usize, cx: &mut Context<'_>) {
         self.upload.pushed += len;

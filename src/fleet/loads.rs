@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::flights::{Caps, Flights};
 use super::rates::Rate;
 use super::trials::Trial;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ pub struct Loads {
 #[repr(align(64))]
 pub(crate) struct Cells {
     /// From the choice to the last byte of the response.
-    pub(crate) in_flight: AtomicU32,
+    pub(crate) in_flight: Flights,
     /// See [`Loads::pending`].
     pub(crate) pending: AtomicU64,
     /// See [`Loads::dispatched`].
@@ -74,7 +75,19 @@ impl Loads {
     /// Acquire, so that control, once it has seen 0, also sees all that the released requests did.
     #[inline]
     pub fn in_flight(&self, slot: u16) -> u32 {
-        self.cells(slot).map_or(0, |cells| cells.in_flight.load(Ordering::Acquire))
+        self.cells(slot).map_or(0, |cells| cells.in_flight.counted(Ordering::Acquire))
+    }
+
+    /// Of those, the ones that run: who failed stays charged for a while, and takes no place.
+    #[inline]
+    pub fn running(&self, slot: u16) -> u32 {
+        self.cells(slot).map_or(0, |cells| cells.in_flight.running())
+    }
+
+    /// Whether one endpoint may have another.
+    #[inline]
+    pub fn is_below(&self, slot: u16, caps: Caps) -> bool {
+        self.cells(slot).is_some_and(|cells| cells.in_flight.is_below(caps))
     }
 
     /// Of those, the ones that were open there before its trial began; 0 where none is under way.
@@ -89,7 +102,7 @@ impl Loads {
     /// One request less at an endpoint, on its trial if it is on one. For a copy that nobody shares.
     pub(crate) fn take_one_off(&self, slot: u16) {
         if let Some(cells) = self.cells(slot) {
-            cells.in_flight.store(self.in_flight(slot).saturating_sub(1), Ordering::Relaxed);
+            cells.in_flight.ends(false);
             cells.trial.leave_any();
         }
     }
@@ -98,7 +111,7 @@ impl Loads {
     #[inline]
     pub fn sum(&self, run: Range<u16>) -> u64 {
         let endpoints = self.endpoints.get(run.start as usize..run.end as usize).unwrap_or(&[]);
-        let count = |cells: &Cells| u64::from(cells.in_flight.load(Ordering::Relaxed));
+        let count = |cells: &Cells| u64::from(cells.in_flight.counted(Ordering::Relaxed));
         // Two sums: one chain of additions would wait for itself.
         let (pairs, rest) = endpoints.as_chunks::<2>();
         let (mut even, mut odd) = (0u64, 0u64);
@@ -226,7 +239,7 @@ impl Loads {
     pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16, means: Means) {
         for &slot in slots {
             let Some((cells, seen)) = self.cells(slot).zip(seen.cells(slot)) else { continue };
-            cells.in_flight.store(seen.in_flight.load(Ordering::Relaxed), Ordering::Relaxed);
+            cells.in_flight.copy(&seen.in_flight);
             cells.pending.store(seen.pending.load(Ordering::Relaxed), Ordering::Relaxed);
             cells.dispatched.store(seen.dispatched.load(Ordering::Relaxed), Ordering::Relaxed);
             cells.resident.store(seen.resident.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -58,13 +58,13 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
     let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
-    let (endpoint, cap) = (eligible.id(slot), eligible.cap(slot, loads));
+    let (endpoint, caps) = (eligible.id(slot), eligible.caps(slot, loads));
     Some(Choice {
         endpoint,
         reason,
         runner_up: None,
         slots: None,
-        cap,
+        caps,
         in_flight,
         total: None,
         tokens: None,

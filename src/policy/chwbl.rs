@@ -65,7 +65,7 @@ pub(super) fn bounded(
                     points.by_ref().take(POINTS_FOR_NEXT).find(|&next| next != slot && eligible.row(next).is_some())
                 }),
                 slots: Some(slots - row.foreign),
-                cap: eligible.cap(slot, loads),
+                caps: eligible.caps(slot, loads),
                 in_flight: load,
                 total: Some(total),
                 tokens: None,
@@ -97,7 +97,7 @@ fn all_full(
             reason: Reason::AllFull,
             runner_up: None,
             slots: None,
-            cap: eligible.cap(home, loads),
+            caps: eligible.caps(home, loads),
             in_flight: eligible.load(row, home, loads),
             total: None,
             tokens: None,

@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
     use crate::counters::Counters;
-    use crate::fleet::{Endpoint, EndpointId, EngineLoad};
+    use crate::fleet::{Caps, Endpoint, EndpointId, EngineLoad};
     use crate::policy::{PoolId, Reason, Tokens};
     use crate::ring::Ring;
     use crate::snapshot::Snapshot;
@@ -77,7 +77,7 @@ mod tests {
             reason: Reason::Warm,
             runner_up: None,
             slots: None,
-            cap: u32::MAX,
+            caps: Caps::NONE,
             in_flight: 1,
             total: None,
             costs: None,

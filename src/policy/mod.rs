@@ -20,7 +20,7 @@ mod warm;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{EndpointId, Loads};
+use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
 pub use cost::{Cost, Costs};
@@ -233,8 +233,8 @@ pub struct Choice {
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub slots: Option<u32>,
     /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `slots` never to be
-    /// passed, also not when the choice was made for the last time. [`crate::fleet::Endpoint::NO_CAP`]: none.
-    pub cap: u32,
+    /// passed, also not when the choice was made for the last time.
+    pub caps: Caps,
     /// Load of the endpoint before this request: ours in flight and foreign.
     pub in_flight: u32,
     /// Load of all eligible endpoints before this request, where the policy looked at it.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::fleet::{Endpoint, EndpointId, Health, Loads};
+use crate::fleet::{Caps, Endpoint, EndpointId, Health, Loads};
 use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX, WEIGHT_MAX};
 use crate::policy::Settings;
@@ -359,19 +359,19 @@ impl Eligible {
         self.ramping
     }
 
-    /// Most requests of ours that an endpoint may have.
+    /// Most requests of ours that an endpoint may have; of those that failed and stay charged what is configured says
+    /// nothing, since they run no more.
     ///
     /// On trial, one more than are open there from before. Were those counted as the one, a single tunnel would keep
     /// its engine out for as long as it is open. As they end the cap falls with them, so that the trial has one request
     /// of its own; two only where one from before ends between the choice and the admission of two shards that choose
     /// at once, or one of its own comes and goes while this looks.
     #[inline]
-    pub(super) fn cap(&self, slot: u16, loads: &Loads) -> u32 {
-        let configured = self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP);
-        match self.row(slot) {
-            Some(row) if row.cap == Cap::Trial => configured.min(self.open_before(row, slot, loads).saturating_add(1)),
-            _ => configured,
-        }
+    pub(super) fn caps(&self, slot: u16, loads: &Loads) -> Caps {
+        let running = self.caps.get(slot as usize).copied().unwrap_or(Endpoint::NO_CAP);
+        let on_trial = self.row(slot).filter(|row| row.cap == Cap::Trial);
+        let counted = on_trial.map_or(u32::MAX, |row| self.open_before(row, slot, loads).saturating_add(1));
+        Caps { counted, running }
     }
 
     /// Of the requests of ours at an endpoint that gets one at a time, those that are open there from before that.
@@ -383,7 +383,7 @@ impl Eligible {
     /// Whether an endpoint has as many requests of ours as it may.
     #[inline]
     pub(super) fn at_cap(&self, row: &Row, slot: u16, loads: &Loads) -> bool {
-        row.cap != Cap::None && loads.in_flight(slot) >= self.cap(slot, loads)
+        row.cap != Cap::None && !loads.is_below(slot, self.caps(slot, loads))
     }
 
     /// Index into [`Self::slots`] of the endpoint that owns `share`, each owning as many as its weight.

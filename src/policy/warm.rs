@@ -150,7 +150,7 @@ pub(super) fn least_work(
         reason: if held > 0 { Reason::Warm } else { Reason::Cold },
         runner_up,
         slots: None,
-        cap: eligible.cap(slot, loads),
+        caps: eligible.caps(slot, loads),
         in_flight: eligible.load(eligible.row(slot)?, slot, loads),
         total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),

@@ -43,6 +43,7 @@ enum Follows {
     Connected { reused: bool, acknowledged: Option<u64> },
     ConnectFailed,
     ConnectWanting,
+    ConnectPortless,
     Pushed(usize),
     Over(Ending),
 }
@@ -139,6 +140,7 @@ impl<D: Driver> Shard<D> {
             }
             Follows::ConnectFailed => self.advance_by(key, Event::ConnectFailed),
             Follows::ConnectWanting => self.advance_by(key, Event::ConnectWanting),
+            Follows::ConnectPortless => self.advance_by(key, Event::ConnectPortless),
             Follows::Pushed(len) => self.advance_by(key, Event::Pushed(len)),
             Follows::Over(ending) => self.exchange_over(key, ending),
         }
@@ -202,6 +204,7 @@ impl<D: Driver> Shard<D> {
             Ok(Connection::Comes) => None,
             Err(NoConnection::Refused) => Some(Follows::ConnectFailed),
             Err(NoConnection::Want) => Some(Follows::ConnectWanting),
+            Err(NoConnection::NoPort) => Some(Follows::ConnectPortless),
         }
     }
 

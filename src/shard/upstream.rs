@@ -36,6 +36,8 @@ pub(super) enum NoConnection {
     Refused,
     /// We lack what a connection takes.
     Want,
+    /// We lack it for this endpoint alone.
+    NoPort,
 }
 
 /// One upstream connection.
@@ -77,7 +79,7 @@ impl<D: Driver> Shard<D> {
         endpoint: EndpointId,
         fresh: bool,
     ) -> Result<Connection, NoConnection> {
-        use NoConnection::{Refused, Want};
+        use NoConnection::{NoPort, Refused, Want};
         if !fresh && let Some(key) = self.take_idle(endpoint) {
             let upstream = self.upstreams.get_mut(key).ok_or(Refused)?;
             upstream.state = State::Busy(client);
@@ -113,7 +115,11 @@ impl<D: Driver> Shard<D> {
             }
             Err(error) => {
                 self.upstreams.remove(key);
-                Err(if socket::is_want(&error) { Want } else { Refused })
+                Err(match socket::is_want(&error) {
+                    true => Want,
+                    false if socket::is_port_want(&error) => NoPort,
+                    false => Refused,
+                })
             }
         }
     }

@@ -138,3 +138,36 @@ fn engines_are_drained_and_removed_where_no_file_can_be_read() {
     let (status, said) = front.reload();
     assert!(status == 422, "a reload reads all of it: {status} {said}");
 }
+
+/// The key of an engine that is to be added lies on a disk that is gone: others are drained, and the front is asked, until
+/// it comes.
+#[test]
+fn a_key_that_is_not_read_holds_nobody_up() {
+    let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("editing-far-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let (key, far) = (folder.join("key"), folder.join("far"));
+    std::fs::write(&key, "secret").unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&far).status().unwrap().success());
+    let upstream = |engine: &Engine| {
+        format!("[[upstream]]\nurl = \"http://{}\"\napi_key_file = \"{}\"\n", engine.address, key.display())
+    };
+    let front = Front::start("auto", &[], &format!("{}{}", upstream(&first), upstream(&second)));
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| {
+            let engine = format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{}\"}}", third.address, far.display());
+            front.asks("POST", "/endpoints", &engine)
+        });
+        // It opens once it is read.
+        let mut far = std::fs::OpenOptions::new().write(true).open(&far).unwrap();
+        assert_eq!(front.asks("POST", &format!("/endpoints/{}/drain", first.address), "").0, 200);
+        assert_eq!(names(&front).len(), 2);
+        std::io::Write::write_all(&mut far, b"secret").unwrap();
+        drop(far);
+        assert_eq!(added.join().unwrap().0, 200);
+    });
+    assert_eq!(names(&front).len(), 3);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

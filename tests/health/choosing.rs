@@ -48,8 +48,8 @@ fn request(i: u64) -> Request<'static> {
 fn place(snapshot: &Snapshot, counters: &'static Counters, request: &Request) -> Result<(Choice, Admission), Nobody> {
     for attempt in 1..10_000 {
         let choice = choose(&snapshot.pools[0], counters.loads(), request)?;
-        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX).unwrap_or(u32::MAX);
-        if let Some(admission) = counters.try_admit(choice.endpoint, Some(slots.min(choice.cap))) {
+        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
+        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
             return Ok((choice, admission));
         }
     }
@@ -82,7 +82,7 @@ fn a_cap_is_never_passed() {
                     for i in 0..3_000u64 {
                         match place(snapshot, counters, &request(i * 6 + shard)) {
                             Ok((choice, admission)) => {
-                                assert_eq!(choice.cap, CAPS[choice.endpoint.slot as usize]);
+                                assert_eq!(choice.caps.running, CAPS[choice.endpoint.slot as usize]);
                                 running.push_back(admission);
                             }
                             Err(nobody) => {
@@ -237,7 +237,7 @@ fn a_trial_is_one_request_at_a_time() {
             let (choice, admission) = place(&snapshot, counters, &request(i)).expect("three are up");
             assert!(counters.in_flight(1) <= 1, "{policy:?}");
             if choice.endpoint.slot == 1 {
-                assert_eq!(choice.cap, 1);
+                assert_eq!(choice.caps.counted, 1);
                 tried += 1;
                 // It ends, and the next one may come.
                 drop(admission);
@@ -269,7 +269,7 @@ fn a_trial_does_not_wait_for_what_is_open_from_before() {
             let (choice, admission) = place(&snapshot, counters, &request(i)).expect("three are up");
             if choice.endpoint.slot == 1 {
                 assert!(own.is_none(), "{policy:?}, {bound:?}: a second one, request {i}");
-                assert_eq!(choice.cap as usize, before.len() + 1, "{policy:?}, {bound:?}");
+                assert_eq!(choice.caps.counted as usize, before.len() + 1, "{policy:?}, {bound:?}");
                 (own, tried) = (Some(admission), tried + 1);
             } else {
                 running.push(admission);

@@ -354,8 +354,8 @@ fn a_trial_begins_beside_what_is_open() {
         ids[1..].iter().for_each(|id| avoid.push(id.slot));
         let request = Request { avoid, ..Request::default() };
         let choice = choose(&snapshot.pools[0], counters.loads(), &request).expect("on trial");
-        assert_eq!((choice.endpoint, choice.cap), (ids[0], 3));
-        let own = counters.try_admit(ids[0], Some(choice.cap)).expect("its trial's");
+        assert_eq!((choice.endpoint, choice.caps.counted), (ids[0], 3));
+        let own = counters.try_admit_below(ids[0], choice.caps).expect("its trial's");
         assert!(choose(&snapshot.pools[0], counters.loads(), &request).is_err(), "one at a time");
         rig.happens(0, verdict);
         assert_eq!((rig.health(0), counters.loads().open_before(slot)), (health, 0));

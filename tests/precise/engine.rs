@@ -20,6 +20,7 @@ pub const BLOCK_SIZE: usize = 16;
 pub struct Engine {
     pub address: SocketAddr,
     pub publisher: Publisher,
+    listener: Arc<TcpListener>,
     state: Arc<State>,
 }
 
@@ -67,16 +68,20 @@ impl Engine {
             key: Mutex::default(),
             body: Mutex::default(),
         });
-        let listener = TcpListener::bind((host, 0)).unwrap();
+        let listener = Arc::new(TcpListener::bind((host, 0)).unwrap());
         let address = listener.local_addr().unwrap();
-        let served = Arc::clone(&state);
+        let (served, at) = (Arc::clone(&state), Arc::clone(&listener));
         std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in at.incoming() {
                 let state = Arc::clone(&served);
-                std::thread::spawn(move || serve(Wire::new(stream), &state));
+                match stream {
+                    Ok(stream) => drop(std::thread::spawn(move || serve(Wire::new(stream), &state))),
+                    // It is gone.
+                    Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                }
             }
         });
-        Engine { address, publisher, state }
+        Engine { address, publisher, listener, state }
     }
 
     /// As the front names it.
@@ -148,6 +153,15 @@ impl Engine {
     /// It says that it publishes nothing.
     pub fn publishes_nothing(&self) {
         *self.state.sources.lock().unwrap() = "{}".into();
+    }
+
+    /// Nobody listens there any more, or somebody does again.
+    pub fn is_gone(&self, gone: bool) {
+        if gone {
+            rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).unwrap();
+        } else {
+            rustix::net::listen(&self.listener, 64).unwrap();
+        }
     }
 
     /// Whether `/health` says that it is not.

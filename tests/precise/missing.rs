@@ -209,10 +209,16 @@ fn a_port_is_kept_for_no_engine_that_is_gone() {
         let engines = [Engine::start(false), Engine::start(false)];
         let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
         engines.iter().for_each(|engine| engine.connects_to(&[door]));
-        engines[0].is_ill(true);
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
         let is_open = || TcpStream::connect(door).is_ok();
-        // It is asked where it publishes before it is known to be gone.
+        let stays_shut = || {
+            (0..20).all(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                !is_open()
+            })
+        };
+        until(&format!("{driver}: no door while both are there"), stays_shut);
+        engines[0].is_gone(true);
         let stays = || {
             (0..30).all(|_| {
                 std::thread::sleep(Duration::from_millis(100));
@@ -220,8 +226,7 @@ fn a_port_is_kept_for_no_engine_that_is_gone() {
             })
         };
         until(&format!("{driver}: a door"), stays);
-        // It is back.
-        engines[0].is_ill(false);
+        engines[0].is_gone(false);
         until(&format!("{driver}: a shut door"), || !is_open());
         // Another process, which publishes nothing.
         engines[0].publishes_nothing();

@@ -982,6 +982,18 @@ fn a_trial_is_over_as_a_stream_begins() {
     }
 }
 
+/// What failed is over: it counts as load for a while, and keeps nobody else out.
+#[test]
+fn what_failed_takes_no_place() {
+    let engine = Engine::answering("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n");
+    let front = Front::with(&[engine.address], |options| options.rules.limits.failed_charge_ms = 60_000);
+    change(&front, |endpoint| endpoint.cap = 2);
+    let mut client = front.connect();
+    assert!((0..10).all(|_| client.ask(get("/v1/a")).status == 429));
+    assert_eq!((front.counters.in_flight(0), front.counters.loads().running(0)), (10, 0));
+    assert_eq!((engine.requests().len(), front.count(Count::RefusedAllAtCap)), (10, 0));
+}
+
 /// An engine gets no more requests at a time than it may have; a free place is taken at once.
 #[test]
 fn a_cap_is_never_passed() {

@@ -51,6 +51,7 @@ impl Table {
             refused: 0,
             swallowed: 0,
             dead: Vec::new(),
+            portless: None,
             connect: 100_000,
             turn: 200,
         };
@@ -488,6 +489,59 @@ impl Table {
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// What a shard is told of comes behind much else: a connection that stands is not given up for that.
+#[test]
+fn a_connection_that_stands_is_waited_for_until_that_is_told() {
+    let mut table = Table::new(|_| {});
+    let (client, before) = (table.client(1 << 20), statics(1).stats.total(Count::ConnectFailed));
+    table.send(client, GET);
+    let connects = |network: &Network| network.pipes.iter().any(|pipe| matches!(pipe.stage, Stage::Connecting(..)));
+    while !connects(&table.network.borrow()) {
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    table.network.borrow_mut().knobs.late = 100;
+    table.pass(2 * SECOND);
+    table.network.borrow_mut().knobs.late = 0;
+    table.pass(SECOND / 10);
+    let engine = table.engine();
+    assert!(table.receive(engine).ends_with(b"\r\n\r\n"));
+    assert_eq!(statics(1).stats.total(Count::ConnectFailed), before);
+    table.send(engine, reply(3));
+    table.pass(SECOND / 10);
+    assert!(table.receive_all(client).starts_with(b"HTTP/1.1 200"));
+}
+
+/// All ports of ours that lead to an engine are taken: it is blamed for nothing, and others are asked, or whoever asks is
+/// told what is wanting where there are none.
+#[test]
+fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
+    let mut table = Table::new(|_| {});
+    let (counters, stats) = (statics(1).counters, statics(1).stats);
+    let count = || [Count::ConnectWanting, Count::ConnectFailed, Count::RefusedNoDescriptor].map(|of| stats.total(of));
+    for (others, expected) in [(1, [8, 0, 0]), (0, [8, 0, 8])] {
+        publish(Policy::RoundRobin, &[Health::Up; 2][..=others]);
+        table.network.borrow_mut().knobs.portless = Some(0);
+        let before = count();
+        for _ in 0..8 {
+            let client = table.client(1 << 20);
+            table.send(client, GET);
+            table.pass(SECOND / 2);
+            if others == 1 {
+                let engine = table.engine();
+                table.send(engine, reply(3));
+                table.pass(SECOND / 2);
+            }
+            let told = table.receive_all(client);
+            let status = if others == 1 { &b"HTTP/1.1 200"[..] } else { b"HTTP/1.1 503" };
+            assert!(told.starts_with(status), "{}", told.escape_ascii());
+        }
+        let after = count();
+        assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected);
+        let outcome = counters.outcomes().read(0);
+        assert_eq!((outcome.faults, counters.connect_failures(0), counters.in_flight(0)), (0, 0, 0));
+    }
+}
 
 /// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience
 /// than the front, and ask again: for what the engine is thought to hold by now, or is home to.

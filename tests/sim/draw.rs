@@ -48,6 +48,7 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },
         swallowed: if style.calm { 0 } else { random.pick(&[0, 0, 5, 30]) },
         dead: Vec::new(),
+        portless: None,
         connect: 100_000,
         turn: 200,
     }

@@ -118,6 +118,9 @@ impl Driver for Simulated {
 
     fn connect(&mut self, address: SocketAddr, tag: Tag) -> io::Result<SocketId> {
         let network = &mut *self.network.borrow_mut();
+        if network.knobs.portless == Some(slot_of(address).0) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
         let dead = network.knobs.dead.get(slot_of(address).0) == Some(&true);
         let (refused, swallowed) = if dead { (80, 30) } else { (network.knobs.refused, network.knobs.swallowed) };
         if network.random.chance(refused / 4) {
@@ -261,7 +264,9 @@ impl Driver for Simulated {
     }
 
     fn acknowledged(&self, socket: SocketId) -> Option<u64> {
-        self.network.borrow_mut().pipe(socket).map(|pipe| pipe.acknowledged())
+        let network = &mut *self.network.borrow_mut();
+        let now = network.now;
+        network.pipe(socket).map(|pipe| pipe.acknowledged(now))
     }
 }
 

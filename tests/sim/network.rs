@@ -33,6 +33,8 @@ pub struct Knobs {
     pub swallowed: usize,
     /// Endpoint slots to which every connect fails.
     pub dead: Vec<bool>,
+    /// The one to which no port of ours leads.
+    pub portless: Option<usize>,
     /// Microseconds at most that a connect takes to be answered, and a turn that something came in.
     pub connect: usize,
     pub turn: usize,

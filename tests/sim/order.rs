@@ -92,6 +92,7 @@ fn knobs() -> Knobs {
         refused: 0,
         swallowed: 0,
         dead: Vec::new(),
+        portless: None,
         connect: 1,
         turn: 1,
     }

@@ -232,8 +232,9 @@ impl Pipe {
         self.front_end = Some(End::Reset);
     }
 
-    pub fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self, now: u64) -> u64 {
         // The SYN counts one.
-        1 + self.acknowledged
+        let syn = if let Stage::Connecting(at, stands) = self.stage { stands && at <= now } else { true };
+        u64::from(syn) + self.acknowledged
     }
 }

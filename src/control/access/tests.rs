@@ -3,6 +3,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::*;
+use crate::config::Config;
+use crate::control::fleet::Fleet;
+use crate::control::keeper::Keeper;
+use crate::control::reload::Source;
+use crate::counters::Counters;
+use crate::counters::stats::Stats;
 use crate::exchange::{End, Record, Short};
 use crate::scan::Api;
 
@@ -388,4 +394,46 @@ fn what_overtakes_the_order_is_written() {
     Writer::new(process, Published::leak(Snapshot::default()), Arc::default(), Arc::default()).run(&taken);
     assert_eq!(ids(&path), ["1"]);
     fs::remove_file(path).unwrap();
+}
+
+/// A configuration that sends lines elsewhere.
+#[derive(Debug)]
+struct Elsewhere;
+
+impl Source for Elsewhere {
+    fn load(&self) -> Result<Config, String> {
+        let mut config = Config::default();
+        config.log.receipts += 1;
+        Ok(config)
+    }
+
+    fn in_use(&self, _: &Config) {}
+
+    fn say_wanting(&self, _: &Config) {}
+}
+
+/// What a reload opens may be on a disk that does not answer: control goes on meanwhile.
+#[test]
+fn a_reload_that_opens_the_log_holds_nobody_up() {
+    let (config, published) = (Arc::new(Config::default()), Published::leak(Snapshot::default()));
+    let access = Arc::new(AccessLog::new(Process::leak(1), published));
+    let fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+    let keeper = Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, Arc::clone(&access));
+    let keeper = Arc::new(keeper);
+    let ((held, is_held), (over, is_over)) = (channel(), channel());
+    let disk = std::thread::spawn(move || {
+        let _thread = access.thread.lock().unwrap();
+        held.send(()).unwrap();
+        is_over.recv_timeout(PATIENCE).is_ok()
+    });
+    is_held.recv().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let source: Arc<dyn Source> = Arc::new(Elsewhere);
+        let reload = tokio::spawn(async move { keeper.reload(&source, keeper.ask()).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(over.send(()).is_ok() && !reload.is_finished(), "control waited for it");
+        assert_eq!(reload.await.unwrap().unwrap().changed, ["log"]);
+    });
+    assert!(disk.join().unwrap());
 }

@@ -72,9 +72,10 @@ fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint) -> Optio
     Some(format!("that of {} as well", other.name))
 }
 
+/// Nobody is there: one that answers wrongly, or not in time, may connect on.
 fn is_gone(member: &Member) -> bool {
     let course = member.now.as_ref().map(|tenancy| &tenancy.course);
-    course.is_none_or(|course| course.health() == Health::Down && !course.is_silent())
+    course.is_none_or(|course| course.health() == Health::Down && course.refuses_probes())
 }
 
 #[cfg(test)]
@@ -137,7 +138,9 @@ mod tests {
             [0, 1].map(|place| keeper.door_taken(place).is_some())
         };
         assert_eq!(probed(Ok(())), [true, true]);
-        assert_eq!(probed(Err(How::Silent)), [true, true], "it may be busy, and connects");
+        for how in [How::Silent, How::Otherwise] {
+            assert_eq!(probed(Err(how)), [true, true], "it may be busy or ill, and connects");
+        }
         assert_eq!((probed(Err(How::Refused)), keeper.is_gone(0)), ([true, false], true));
         assert_eq!((probed(Ok(())), keeper.is_gone(0)), ([true, true], false), "it is back");
     }

@@ -8,7 +8,8 @@ use std::time::Instant;
 use tokio::task::spawn_blocking;
 
 use super::Keeper;
-use crate::config::{Config, Upstream};
+use crate::config::{Config, Log, Upstream};
+use crate::control::access::{AccessLog, Prepared};
 use crate::control::edit::{Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
 use crate::control::member::Member;
@@ -24,14 +25,18 @@ struct Read {
     config: Config,
     keys: Keys,
     forms: Forms,
+    /// Where the access log goes, if that is another place.
+    access: Option<Prepared>,
 }
 
 /// For a thread of its own: disks may not answer.
-fn read(source: &dyn Source) -> Result<Read, String> {
+fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, String> {
     let config = source.load()?;
     let keys = reload::keys(&config)?;
     let forms = Forms::read(&config)?;
-    Ok(Read { config, keys, forms })
+    let told = |log: &Log| (log.access.clone(), log.access_format, log.receipts);
+    let access = (told(before) != told(&config.log)).then(|| access.prepare(&config.log)).transpose()?;
+    Ok(Read { config, keys, forms, access })
 }
 
 impl Keeper {
@@ -56,18 +61,16 @@ impl Keeper {
         let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
         // gone.
-        let reading = spawn_blocking(move || (read(&*from), alone));
+        let (access, log) = (Arc::clone(&self.access), self.config().log.clone());
+        let reading = spawn_blocking(move || (read(&*from, &access, &log), alone));
         let (read, _alone) = reading.await.map_err(|error| error.to_string())?;
-        let Read { config, keys, forms } = read?;
+        let Read { config, keys, forms, access } = read?;
         forms.say();
         let read = Arc::new(config);
         let _changing = self.changing.lock().await;
-        let edited = self.edited_since(asked, &read, &keys);
-        // Where both together make no sense it is the file that counts.
-        let with_edits = edited.is_some();
-        let (config, keys) = edited.unwrap_or_else(|| (Arc::clone(&read), keys));
-        let changes = self.take(config, keys, Some(forms)).await?;
-        asked.taken(with_edits);
+        let (config, keys) = self.edited_since(asked, &read, &keys);
+        let changes = self.take(config, keys, Some((forms, access))).await?;
+        asked.taken();
         // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
         source.in_use(&read);
         self.read.store(read);
@@ -85,14 +88,13 @@ impl Keeper {
         }
     }
 
-    /// What was read, with what has been changed by hand since that was asked for, if that makes sense.
-    fn edited_since(&self, asked: &Since, read: &Arc<Config>, keys: &Keys) -> Option<(Arc<Config>, Keys)> {
-        let mut edited = (**read).clone();
-        asked.redo(&mut edited.upstream);
-        if edited.upstream == read.upstream {
-            return Some((Arc::clone(read), keys.clone()));
-        }
-        let edited = edited.checked().ok()?;
+    /// What was read, with what has been changed by hand since that was asked for, as far as both make sense together.
+    fn edited_since(&self, asked: &Since, read: &Arc<Config>, keys: &Keys) -> (Arc<Config>, Keys) {
+        let with = |upstream: &[Upstream]| Config { upstream: upstream.to_vec(), ..(**read).clone() }.checked().ok();
+        let mut upstreams = read.upstream.clone();
+        asked.redo(&mut upstreams, |upstreams| with(upstreams).is_some());
+        let edited = with(&upstreams).filter(|edited| edited.upstream != read.upstream);
+        let Some(edited) = edited else { return (Arc::clone(read), keys.clone()) };
         let fleet = self.fleet();
         let key_of = |upstream: &Upstream| {
             let is_same = |other: &Upstream| other.is_same(upstream) && other.api_key_file == upstream.api_key_file;
@@ -102,7 +104,7 @@ impl Keeper {
             key.or_else(|| added().map(|member| &member.key)).cloned().flatten()
         };
         let keys = edited.upstream.iter().map(key_of).collect();
-        Some((Arc::new(edited), keys))
+        (Arc::new(edited), keys)
     }
 
     /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that
@@ -111,21 +113,41 @@ impl Keeper {
     /// # Errors
     /// What is wrong with the change, in words; nothing has changed then.
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
+        // Before others have to wait for this one.
+        let key = self.added_key(edit).await?;
         let _alone = self.changing.lock().await;
         let mut config = (*self.config()).clone();
-        edit.names_known_keys(&self.read.load().upstream)?;
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
-        let keys = reload::missing_keys(&config, self.fleet().members()).map_err(Refused::Wrong)?;
+        let keys = reload::known_keys(&config, self.fleet().members(), key.as_ref());
         let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
         self.edits.note(edit);
         Ok(changes)
     }
 
-    /// `forms`: those in use, where there are none.
-    async fn take(self: &Arc<Self>, config: Arc<Config>, keys: Keys, forms: Option<Forms>) -> Result<Changes, String> {
+    /// The key of the engine that is added, where there is one: read by a thread of its own, and by one at a time, since
+    /// disks may not answer.
+    async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {
+        match edit {
+            Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}
+            _ => return Ok(None),
+        }
+        let alone = Arc::clone(&self.adding).lock_owned().await;
+        let (edit, read) = (edit.clone(), self.read.load_full());
+        let reading = spawn_blocking(move || (edit.key(&read.upstream), alone));
+        let (key, _alone) = reading.await.map_err(|error| Refused::Wrong(error.to_string()))?;
+        key
+    }
+
+    /// `read`: what else files say and lead to; without them all that stays as it is.
+    async fn take(
+        self: &Arc<Self>,
+        config: Arc<Config>,
+        keys: Keys,
+        read: Option<(Forms, Option<Prepared>)>,
+    ) -> Result<Changes, String> {
         let before = self.config();
-        let access = (before.log != config.log).then(|| self.access.prepare(&config.log)).transpose()?;
+        let (forms, access) = read.map_or((None, None), |(forms, access)| (Some(forms), access));
         let mut changes = Changes::between(&before, &config, &self.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();

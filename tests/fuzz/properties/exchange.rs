@@ -166,7 +166,8 @@ impl<'a> Play<'a> {
             }
             5 if self.upstream == Upstream::Connecting => {
                 self.upstream = Upstream::None;
-                self.advance(exchange, Event::ConnectFailed, &[]);
+                let event = if how & 4 == 0 { Event::ConnectFailed } else { Event::ConnectPortless };
+                self.advance(exchange, event, &[]);
             }
             6 => self.room = len,
             7 if connected => {

@@ -64,6 +64,7 @@ impl Shadow {
         for slot in 0..ENDPOINTS {
             let (found, expected) = (self.counters.in_flight(slot as u16), self.in_flight(slot));
             assert_eq!(found, expected, "in flight at {slot}: {} legs, the others charged", self.legs[slot]);
+            assert_eq!(self.counters.loads().running(slot as u16), self.legs[slot], "run at {slot}");
         }
     }
 

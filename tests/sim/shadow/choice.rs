@@ -26,7 +26,8 @@ impl Shadow {
         assert!(open.contains(&slot), "chosen although it takes no requests: {slot} of {open:?}");
         let cap = |slot: usize| fleet[slot].as_ref().map_or(0, |endpoint| endpoint.cap);
         let in_flight = |slot: usize| self.counters.in_flight(slot as u16);
-        assert!(in_flight(slot) <= cap(slot), "{} in flight at {slot}, which may have {}", in_flight(slot), cap(slot));
+        let running = |slot: usize| self.counters.loads().running(slot as u16);
+        assert!(running(slot) <= cap(slot), "{} run at {slot}, which may have {}", running(slot), cap(slot));
         let on_trial = there(&|health| health == Health::Trial);
         if on_trial.contains(&slot) && 2 * on_trial.len() <= open.len() {
             // None where the request's own next bytes have ended it before its connect was carried out.
@@ -35,7 +36,7 @@ impl Shadow {
         }
         let barred = |slot: &usize| self.counters.outcomes().is_barred(*slot as u16);
         if self.part == Part::Client && self.begun_in_step == 0 && !last_resort && barred(&slot) {
-            let full = |other: &usize| in_flight(*other) >= cap(*other) || on_trial.contains(other);
+            let full = |other: &usize| running(*other) >= cap(*other) || on_trial.contains(other);
             assert!(
                 open.iter().all(|other| barred(other) || full(other)),
                 "chosen although barred: {slot} of {open:?}"
