@@ -66,8 +66,8 @@ impl Wanted {
         let sources = self.sources(client).await;
         match &sources {
             Ok(sources) if self.at.1.is_none() => keeper.comes_by(place, sources),
-            // What it said before keeps nobody out.
-            Err(_) if !keeper.is_gone(place) => {}
+            // What it said before counts again once it is back.
+            Err(_) => {}
             _ => keeper.comes_by(place, &[]),
         }
         keeper.door_taken(place).map_or(sources, Err)

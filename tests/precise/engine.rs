@@ -20,7 +20,7 @@ pub const BLOCK_SIZE: usize = 16;
 pub struct Engine {
     pub address: SocketAddr,
     pub publisher: Publisher,
-    listener: Arc<TcpListener>,
+    listener: Mutex<TcpListener>,
     state: Arc<State>,
 }
 
@@ -68,20 +68,10 @@ impl Engine {
             key: Mutex::default(),
             body: Mutex::default(),
         });
-        let listener = Arc::new(TcpListener::bind((host, 0)).unwrap());
+        let listener = TcpListener::bind((host, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let (served, at) = (Arc::clone(&state), Arc::clone(&listener));
-        std::thread::spawn(move || {
-            for stream in at.incoming() {
-                let state = Arc::clone(&served);
-                match stream {
-                    Ok(stream) => drop(std::thread::spawn(move || serve(Wire::new(stream), &state))),
-                    // It is gone.
-                    Err(_) => std::thread::sleep(Duration::from_millis(10)),
-                }
-            }
-        });
-        Engine { address, publisher, listener, state }
+        listen(&listener, &state);
+        Engine { address, publisher, listener: listener.into(), state }
     }
 
     /// As the front names it.
@@ -155,12 +145,15 @@ impl Engine {
         *self.state.sources.lock().unwrap() = "{}".into();
     }
 
-    /// Nobody listens there any more, or somebody does again.
+    /// Nobody listens there any more, or somebody does again. Others may have its port meanwhile, unless its address is
+    /// one of its own.
     pub fn is_gone(&self, gone: bool) {
+        let mut listener = self.listener.lock().unwrap();
         if gone {
-            rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).unwrap();
+            rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both).unwrap();
         } else {
-            rustix::net::listen(&self.listener, 64).unwrap();
+            *listener = TcpListener::bind(self.address).unwrap();
+            listen(&listener, &self.state);
         }
     }
 
@@ -183,6 +176,17 @@ impl Engine {
     pub fn hangs(&self, hangs: bool) {
         self.state.hangs.store(hangs, Ordering::Relaxed);
     }
+}
+
+/// Answers whoever connects, until it is shut down.
+fn listen(listener: &TcpListener, state: &Arc<State>) {
+    let (listener, state) = (listener.try_clone().unwrap(), Arc::clone(state));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let state = Arc::clone(&state);
+            std::thread::spawn(move || serve(Wire::new(stream), &state));
+        }
+    });
 }
 
 /// What `/kv_event_sources` answers.

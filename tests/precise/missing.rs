@@ -206,7 +206,7 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
 #[test]
 fn a_port_is_kept_for_no_engine_that_is_gone() {
     on_both(|driver| {
-        let engines = [Engine::start(false), Engine::start(false)];
+        let engines = [Engine::start_on("127.0.3.7", false), Engine::start(false)];
         let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
         engines.iter().for_each(|engine| engine.connects_to(&[door]));
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));

@@ -35,11 +35,6 @@ impl Keeper {
         self.doors.all().insert(place, doors.cloned().collect());
     }
 
-    /// Whether nobody is at `place`, as far as probes tell: who is only silent may be busy.
-    pub fn is_gone(&self, place: usize) -> bool {
-        self.fleet().member(place).is_none_or(is_gone)
-    }
-
     /// Why nobody waits where the engine at `place` says that it connects, if somebody else means that: neither of two
     /// that say so is believed. An operator is, who names a place in the configuration.
     pub fn door_taken(&self, place: usize) -> Option<String> {
@@ -141,7 +136,7 @@ mod tests {
         for how in [How::Silent, How::Otherwise] {
             assert_eq!(probed(Err(how)), [true, true], "it may be busy or ill, and connects");
         }
-        assert_eq!((probed(Err(How::Refused)), keeper.is_gone(0)), ([true, false], true));
-        assert_eq!((probed(Ok(())), keeper.is_gone(0)), ([true, true], false), "it is back");
+        assert_eq!(probed(Err(How::Refused)), [true, false]);
+        assert_eq!(probed(Ok(())), [true, true], "it is back");
     }
 }
