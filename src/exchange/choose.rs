@@ -174,6 +174,7 @@ impl Exchange {
             aborted: false,
             noted,
         });
+        cx.lender.held_bytes += self.kept_bytes();
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });

@@ -95,14 +95,11 @@ impl Exchange {
     }
 
     /// A stranger's prompt as it was cut, where it may come to be noted and there is memory for it.
-    pub(super) fn kept(&self, looked_up: LookedUp, cx: &mut Context<'_>) -> Option<Box<Kept>> {
+    /// It is on the account once it is the leg's.
+    pub(super) fn kept(&self, looked_up: LookedUp, cx: &Context<'_>) -> Option<Box<Kept>> {
         let kept = Kept::to_note(looked_up, cx.lender);
-        let held_bytes = cx.lender.held_bytes + kept.bytes();
-        if self.names_nobody || held_bytes > cx.lender.budget_bytes {
-            return None;
-        }
-        cx.lender.held_bytes = held_bytes;
-        Some(Box::new(kept))
+        let has_room = cx.lender.held_bytes + kept.bytes() <= cx.lender.budget_bytes;
+        (has_room && !self.names_nobody).then(|| Box::new(kept))
     }
 
     /// The same, kept no longer.
