@@ -81,24 +81,18 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Upstream};
-    use crate::control::access::AccessLog;
     use crate::control::health::{Failure, How};
-    use crate::counters::Counters;
-    use crate::counters::stats::Stats;
-    use crate::publish::{Process, Published};
+    use crate::control::keeper::tests;
 
     /// Of two engines, which have not been probed yet.
-    fn keeper() -> Keeper {
+    fn keeper() -> Arc<Keeper> {
         let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-        let config = Arc::new(Config { upstream: (0..2).map(upstream).collect(), ..Config::default() });
-        let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        let keeper = tests::keeper(Config { upstream: (0..2).map(upstream).collect(), ..Config::default() });
         for place in 0..2_u8 {
             let address = SocketAddr::from(([10, 0, 0, place], 8_000));
-            fleet.resolved(place.into(), vec![address], Instant::now());
+            keeper.fleet().resolved(place.into(), vec![address], Instant::now());
         }
-        let published = Published::leak(fleet.snapshot());
-        let access = Arc::new(AccessLog::new(Process::leak(1), published));
-        Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access)
+        keeper
     }
 
     fn says(keeper: &Keeper, place: usize, at: &str) {
