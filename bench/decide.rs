@@ -1,16 +1,18 @@
 //! What a decision costs, from a body's bytes to the endpoint that is counted for it:
 //! `cargo bench --bench decide`.
 //!
-//! First every decision is timed alone and the distribution printed, then criterion times a selection.
+//! First every decision is timed alone and the distribution printed, then the same with each kernel of the scanner
+//! that this CPU has, by what bodies hold; then criterion times a selection.
 //! Bodies are chats as the openai SDK writes them, `messages` first and `model` last. Before the clock
 //! runs, each case is checked: a decision allocates nothing, and a body has one home, however it is cut.
 //! What the scan alone costs beside memcpy and JSON parsers is in `bench/scan.rs`.
 
+#[path = "bodies.rs"]
+mod bodies;
 #[path = "words.rs"]
 mod words;
 
 use std::collections::HashSet;
-use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +23,11 @@ use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::policy::{Policy, Pool, PoolId, Reason, Request, Settings, choose};
 use warmfront::prefix;
 use warmfront::ring::Ring;
-use warmfront::scan::{Api, PrefixMode, Progress, Scan};
+use warmfront::scan::{Api, Kernel, PrefixMode, Progress, Scan};
 use warmfront::snapshot::{Selected, Snapshot};
 
-use words::{CODE, PROSE};
+use bodies::{KINDS, Kind, MODEL};
 
-/// The model every body asks for.
-const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 /// As one read of a socket brings them.
 const PIECE_BYTES: usize = 16 << 10;
 const BODY_BYTES: [usize; 4] = [2 << 10, 16 << 10, 128 << 10, 1 << 20];
@@ -42,22 +42,20 @@ struct Mode {
     name: &'static str,
     prefix: PrefixMode,
     models: &'static [&'static str],
-    words: &'static [&'static str],
 }
 
 const MODES: [Mode; 3] = [
-    Mode { name: "first-user", prefix: PrefixMode::FirstUser, models: &[MODEL], words: PROSE },
-    Mode { name: "first-user, 2 models", prefix: PrefixMode::FirstUser, models: &["other", MODEL], words: PROSE },
-    Mode { name: "conversation", prefix: PrefixMode::Conversation, models: &[MODEL], words: PROSE },
+    Mode { name: "first-user", prefix: PrefixMode::FirstUser, models: &[MODEL] },
+    Mode { name: "first-user, 2 models", prefix: PrefixMode::FirstUser, models: &["other", MODEL] },
+    Mode { name: "conversation", prefix: PrefixMode::Conversation, models: &[MODEL] },
 ];
-/// What costs the scanner most per byte.
-const OF_CODE: Mode =
-    Mode { name: "conversation, code", prefix: PrefixMode::Conversation, models: &[MODEL], words: CODE };
+const CONVERSATION: Mode = MODES[2];
 
 /// What decides, idle but for the decision.
 struct Front {
     snapshot: Snapshot,
     counters: &'static Counters,
+    api: Api,
     scan: Box<Scan>,
 }
 
@@ -93,7 +91,12 @@ impl Front {
         }
         snapshot.endpoints = endpoints.into_iter().map(Some).collect();
         snapshot.seal();
-        Front { snapshot, counters: Counters::leak(), scan: Box::new(Scan::new()) }
+        Front { snapshot, counters: Counters::leak(), api: Api::Chat, scan: Box::new(Scan::new()) }
+    }
+
+    /// Of that API's bodies, with that kernel's instructions.
+    fn reading(self, api: Api, kernel: &'static Kernel) -> Front {
+        Front { api, scan: Box::new(Scan::with(kernel)), ..self }
     }
 
     /// The way of a request: scan, pool, key, choice, count; and the release at its end.
@@ -111,7 +114,7 @@ impl Front {
     }
 
     fn look(&mut self, body: &[u8], piece_bytes: usize) -> u64 {
-        self.scan.begin(Api::Chat, &self.snapshot.plan, self.snapshot.needs);
+        self.scan.begin(self.api, &self.snapshot.plan, self.snapshot.needs);
         for piece in body.chunks(piece_bytes) {
             match self.scan.push(piece) {
                 Progress::More => {}
@@ -140,34 +143,8 @@ impl Front {
     }
 }
 
-/// A chat of about that size: a system prompt shared by all, then turns of some hundred bytes to some KiB.
-fn body(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
-    let mut state = number + 1;
-    let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize
-    };
-    let mut text = String::with_capacity(bytes + 4_096);
-    text.push_str(r#"{"messages":[{"role":"system","content":"You answer questions on serving language models."}"#);
-    let turn_bytes = (bytes / 16).clamp(300, 8_192);
-    for role in ["user", "assistant"].iter().cycle() {
-        let _ = write!(text, r#",{{"role":"{role}","content":"{number}:"#);
-        let end = (text.len() + turn_bytes).min(bytes.saturating_sub(128));
-        while text.len() < end {
-            text.push(' ');
-            text.push_str(words[next() % words.len()]);
-        }
-        text.push_str("\"}");
-        if text.len() + 256 > bytes {
-            break;
-        }
-    }
-    let _ = write!(text, r#"],"model":"{MODEL}","max_tokens":256,"stream":true,"temperature":0.7}}"#);
-    text.into_bytes()
-}
-
-fn bodies(words: &[&str], bytes: usize) -> Vec<Vec<u8>> {
-    (0..(BODIES_BYTES / bytes).max(4) as u64).map(|number| body(words, bytes, number)).collect()
+fn bodies(kind: &Kind) -> Vec<Vec<u8>> {
+    kind.bodies((BODIES_BYTES / kind.bytes).max(4))
 }
 
 /// Of calls timed alone, in µs.
@@ -212,11 +189,10 @@ fn latencies(_: &mut Criterion) {
     println!("{:71} | {:^35} | {:^35}", "", "whole", "in pieces of 16 KiB");
     let [body, read, copy, fleet, count] = ["body", "read", "copy", "fleet", "decisions"];
     println!("{:23} {body:>9} {read:>9} {copy:>9} {fleet:>6} {count:>9} | {columns} | {columns}", "prefix");
-    let cases = MODES.iter().map(|mode| (mode, &FLEETS[..])).chain([(&OF_CODE, &[64][..])]);
-    for (mode, fleets) in cases {
+    for mode in MODES {
         for bytes in BODY_BYTES {
-            let bodies = bodies(mode.words, bytes);
-            fleets.iter().for_each(|&fleet| latency(*mode, fleet, bytes, &bodies));
+            let bodies = bodies(&Kind::prose(bytes));
+            FLEETS.iter().for_each(|&fleet| latency(mode, fleet, bytes, &bodies));
         }
     }
     println!();
@@ -224,9 +200,8 @@ fn latencies(_: &mut Criterion) {
 
 /// One line of the table.
 fn latency(mode: Mode, fleet: u16, bytes: usize, bodies: &[Vec<u8>]) {
-    let quick = std::env::args().any(|argument| argument == "--test");
     let rounds = match bytes {
-        _ if quick => 50,
+        _ if quick() => 50,
         1_048_576.. => 2_000,
         _ => 20_000,
     };
@@ -254,13 +229,56 @@ fn latency(mode: Mode, fleet: u16, bytes: usize, bodies: &[Vec<u8>]) {
     println!("{name:23} {body:9} {read:9} {:9.2} {fleet:6} {rounds:9} | {whole} | {pieces}", copy.p50);
 }
 
+/// What the scanner's kernels are worth to a decision by a whole conversation.
+fn kernels(_: &mut Criterion) {
+    let kernels: Vec<&'static Kernel> = Kernel::available().collect();
+    let names = kernels.iter().map(|kernel| format!("{:>10}", kernel.name())).collect::<Vec<_>>().join(" |");
+    println!("A decision by the whole conversation, 64 endpoints, in µs (p50, each timed alone), by kernel.\n");
+    println!("| {:18} | {:>9} |{names} |", "body", "bytes");
+    println!("|:-------------------|----------:|{}", "----------:|".repeat(kernels.len()));
+    for kind in KINDS {
+        let figures: String = by_kernel(&kind, &kernels).iter().map(|p50| format!("{p50:10.2} |")).collect();
+        println!("| {:18} | {:9} |{figures}", kind.name, kind.bytes);
+    }
+    println!();
+}
+
+/// The row's medians, in µs.
+fn by_kernel(kind: &Kind, kernels: &[&'static Kernel]) -> Vec<f64> {
+    // One more than a multiple: body by body in turn, every kernel gets to all of them.
+    let bodies = kind.bodies((BODIES_BYTES / kind.bytes).max(4).next_multiple_of(kernels.len()) + 1);
+    let front = |kernel: &&'static Kernel| Front::new(CONVERSATION, 64).reading(kind.api, kernel);
+    let mut fronts: Vec<Front> = kernels.iter().map(front).collect();
+    let decisions = fronts[0].check(&bodies);
+    assert!(fronts.iter_mut().all(|front| front.check(&bodies) == decisions), "one home, whatever reads");
+    let rounds = if quick() { 20 } else { (2_000 * (128 << 10) / kind.bytes).clamp(250, 8_000) };
+    let mut nanos = vec![Vec::with_capacity(rounds); kernels.len()];
+    for round in 0..rounds {
+        // One kernel behind the other, so that what else the machine does meets all of them alike.
+        for (place, (front, nanos)) in fronts.iter_mut().zip(&mut nanos).enumerate() {
+            let place = (round * kernels.len() + place) % bodies.len();
+            let begun = Instant::now();
+            let decision = front.decide(black_box(&bodies[place]), usize::MAX);
+            nanos.push(begun.elapsed().as_nanos() as u64);
+            assert_eq!(decision, decisions[place]);
+        }
+    }
+    let median = |nanos: &mut Vec<u64>| *nanos.select_nth_unstable(rounds / 2).1 as f64 / 1_000.0;
+    nanos.iter_mut().map(median).collect()
+}
+
+/// Once through everything, as `cargo test --benches` runs it.
+fn quick() -> bool {
+    std::env::args().any(|argument| argument == "--test")
+}
+
 /// Criterion's view of the sizes at one fleet, and of the fleets at one size.
 fn selection(criterion: &mut Criterion) {
     for mode in MODES {
         let mut group = criterion.benchmark_group(format!("decide/{}", mode.name));
         let sizes = BODY_BYTES.map(|bytes| (bytes, 64));
         for (bytes, fleet) in sizes.into_iter().chain([(16 << 10, 8), (16 << 10, 512)]) {
-            let (bodies, mut front) = (bodies(mode.words, bytes), Front::new(mode, fleet));
+            let (bodies, mut front) = (bodies(&Kind::prose(bytes)), Front::new(mode, fleet));
             let read = front.check(&bodies)[0].read;
             group.throughput(Throughput::Bytes(read));
             group.bench_function(BenchmarkId::new(format!("{} KiB", bytes >> 10), fleet), |bench| {
@@ -279,6 +297,6 @@ criterion_group! {
         .without_plots()
         .measurement_time(Duration::from_millis(400))
         .warm_up_time(Duration::from_millis(100));
-    targets = latencies, selection
+    targets = latencies, kernels, selection
 }
 criterion_main!(benches);
