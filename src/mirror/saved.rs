@@ -11,6 +11,7 @@ use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use super::tree::Node;
 use crate::limits::STEP_BYTES;
 use crate::scan::Cut;
+use crate::vocabulary::Run;
 
 /// Why bytes are not taken for a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -158,7 +159,7 @@ fn write(node: &Node, above: u32, out: &mut Vec<u8>) {
     out.push(
         flag(node.parent.is_some(), FOLLOWS)
             | flag(text.is_some(), READ)
-            | flag(text.is_some_and(|text| text.lead), LEAD)
+            | flag(text.is_some_and(|text| text.run.leads()), LEAD)
             | flag(node.ambiguous, AMBIGUOUS),
     );
     out.extend(node.name.to_le_bytes());
@@ -199,7 +200,7 @@ fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
     let cut = Cut::from_bytes(&reader.take()?).ok_or(Refused::Nonsense)?;
     node.tokens_before = reader.u32()?;
     let tokens = reader.u32()?;
-    node.text = Ok(Text { root, cut, tokens, lead: flags & LEAD != 0 });
+    node.text = Ok(Text { root, cut, tokens, run: Run::at(flags & LEAD != 0) });
     (node.block_before, node.block_last) = (reader.u64()?, reader.u64()?);
     let links = reader.u32()?;
     let steps = cut.bytes().min(TEXT_BYTES_MAX) / STEP_BYTES as u64;
