@@ -205,9 +205,9 @@ impl Exchange {
             if self.is_first_choice() && self.has_to_wait(&choice, pool, cx) {
                 return Counted::HasToWait(choice);
             }
-            let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-            if let Some(admission) = cx.counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
-                if choice.slots.is_some_and(|slots| cx.counters.in_flight(choice.endpoint.slot) > slots) {
+            let bound = choice.bound.filter(|_| attempt < CHOICES_MAX);
+            if let Some(admission) = cx.counters.try_admit_below(choice.endpoint, choice.caps.and(bound)) {
+                if choice.bound.is_some_and(|bound| cx.counters.in_flight(choice.endpoint.slot) > bound) {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
                 return Counted::There(choice, admission);
@@ -311,8 +311,8 @@ fn explanation(
     if let Some(waited) = waited {
         let _ = write!(text, " wait_us={waited}");
     }
-    if let Some(slots) = choice.slots {
-        let _ = write!(text, " slots={slots}");
+    if let Some(bound) = choice.bound {
+        let _ = write!(text, " slots={bound}");
     }
     if let Some(key) = key {
         let _ = write!(text, " key={key:016x}");

@@ -102,7 +102,7 @@ impl Draft {
         self.runner_up = runner_up.map(|(id, _)| id);
         self.compared = Some(Compared {
             in_flight: choice.in_flight,
-            slots: choice.slots,
+            slots: choice.bound,
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });

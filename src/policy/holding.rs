@@ -76,7 +76,7 @@ mod tests {
             endpoint: EndpointId { slot: 3, generation: 1 },
             reason: Reason::Warm,
             runner_up: None,
-            slots: None,
+            bound: None,
             caps: Caps::NONE,
             in_flight: 1,
             total: None,

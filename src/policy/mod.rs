@@ -231,8 +231,8 @@ pub struct Choice {
     /// comes next.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
-    pub slots: Option<u32>,
-    /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `slots` never to be
+    pub bound: Option<u32>,
+    /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `bound` never to be
     /// passed, also not when the choice was made for the last time.
     pub caps: Caps,
     /// Load of the endpoint before this request: ours in flight and foreign.
@@ -251,6 +251,24 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// An endpoint that has this load, where no other figure was looked at.
+    #[inline]
+    pub(super) fn at(eligible: &Eligible, loads: &Loads, slot: u16, load: u32, reason: Reason) -> Choice {
+        Choice {
+            endpoint: eligible.id(slot),
+            reason,
+            runner_up: None,
+            bound: None,
+            caps: eligible.caps(slot, loads),
+            in_flight: load,
+            total: None,
+            tokens: None,
+            costs: None,
+            room: true,
+            needs: 0,
+        }
+    }
+
     /// With its own reason, or [`Reason::Retry`] where endpoints were tried before.
     #[must_use]
     #[inline]

@@ -145,18 +145,15 @@ pub(super) fn least_work(
     let runner_up = best.runner_up(slot);
     let predicted = prompt.tokens_of(prompt.matches.found(slot));
     let (needs, room) = work.room(slot, u64::from(loads.mean_answer(pool.id.0)));
+    let load = eligible.load(eligible.row(slot)?, slot, loads);
+    let reason = if held > 0 { Reason::Warm } else { Reason::Cold };
     Some(Choice {
-        endpoint: eligible.id(slot),
-        reason: if held > 0 { Reason::Warm } else { Reason::Cold },
         runner_up,
-        slots: None,
-        caps: eligible.caps(slot, loads),
-        in_flight: eligible.load(eligible.row(slot)?, slot, loads),
-        total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
         room,
         needs: needs.min(u32::MAX.into()) as u32,
+        ..Choice::at(eligible, loads, slot, load, reason)
     })
 }
 

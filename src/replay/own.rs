@@ -164,7 +164,7 @@ impl Own {
     pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
-        let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        let mut admission = self.counters.try_admit(choice.endpoint, choice.bound)?;
         self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
