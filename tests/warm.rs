@@ -85,7 +85,7 @@ impl Fleet {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
         self.index.longest(chain, pool.eligible().ids(), &mut matches);
-        let tie = chain.get(pool.eligible().deepest(&matches) as usize).copied().unwrap_or(0);
+        let tie = chain.get(pool.eligible().most(&matches).blocks as usize).copied().unwrap_or(0);
         let prompt = Prompt { tokens, block_tokens: BLOCK_TOKENS, matches: &matches, tie };
         policy::choose(pool, self.counters.loads(), &Request { prompt: Some(prompt), avoid, ..Request::default() }).ok()
     }

@@ -328,11 +328,7 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     // Where all of these were tried, or have as many requests as they may, another would refuse this one for good.
-    choose_among(policy, pool.taking(request.context), loads, request)
-}
-
-#[inline]
-fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
+    let pool = pool.taking(request.context);
     let eligible = pool.eligible();
     let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),
@@ -342,9 +338,7 @@ fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::SESSION),
             None => balance::least_load(eligible, loads, request, Reason::NoSession),
         },
-        _ if policy.counts_tokens()
-            && let Some(prompt) = &request.prompt =>
-        {
+        Policy::Warm | Policy::Precise if let Some(prompt) = &request.prompt => {
             warm::least_work(policy, pool, loads, request, prompt)
         }
         Policy::PrefixHash | Policy::Warm | Policy::Precise => match request.key {
@@ -353,8 +347,7 @@ fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_
             None => balance::least_load(eligible, loads, request, Reason::NoPrefix),
         },
     };
-    let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
-    Ok(choice)
+    choice.ok_or_else(|| Nobody::of(eligible, request))
 }
 
 /// Whether a request should wait for room where the chosen endpoint has none.

@@ -293,12 +293,7 @@ impl Eligible {
         &self.doubted
     }
 
-    /// The longest match of an endpoint that is believed to hold it, in blocks.
-    pub fn deepest(&self, matches: &Matches) -> u32 {
-        self.most(matches).blocks
-    }
-
-    /// The same to a step.
+    /// The longest match of an endpoint that is believed to hold it.
     pub fn most(&self, matches: &Matches) -> Found {
         let believed = |slot| self.doubted.binary_search(&slot).is_err();
         let mut held =
