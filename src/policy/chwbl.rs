@@ -7,7 +7,7 @@
 
 use crate::fleet::{Endpoint, Loads};
 use crate::limits::ENDPOINTS_MAX;
-use crate::policy::pool::Row;
+use crate::policy::eligible::Row;
 use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, balance};
 
 /// A walk past full endpoints ends after this many points per endpoint: one of n endpoints of equal

@@ -12,6 +12,7 @@ mod best;
 mod cache;
 mod chwbl;
 mod cost;
+mod eligible;
 mod holding;
 mod lengths;
 mod pool;
@@ -24,7 +25,8 @@ use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
 pub use cost::{Cost, Costs};
-pub use pool::{Eligible, Pool, PoolId};
+pub use eligible::Eligible;
+pub use pool::{Pool, PoolId};
 pub use settings::{Bound, Queueing, Settings, ShadowPolicy};
 pub use warm::Prompt;
 

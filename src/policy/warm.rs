@@ -23,7 +23,7 @@ use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::best::Best;
 use crate::policy::cache::{Cache, PARTS_BITS, parts};
-use crate::policy::pool::{Row, WHOLE};
+use crate::policy::eligible::{Row, WHOLE};
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
