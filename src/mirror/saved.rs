@@ -7,6 +7,7 @@ use thiserror::Error;
 use xxhash_rust::xxh64::xxh64;
 
 use super::Mirror;
+use super::said::{Extent, Group};
 use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use super::tree::Node;
 use crate::limits::STEP_BYTES;
@@ -51,16 +52,19 @@ impl Mirror {
         out.extend_from_slice(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend(sample().to_le_bytes());
-        let group = self.group.flatten();
-        // 3: others alone were told of.
-        let grouped = match self.group {
-            None => 3 * u8::from(self.passed_over),
-            Some(group) => 1 + u8::from(group.is_some()),
+        let extent: u8 = match self.extent {
+            Extent::Within => 0,
+            Extent::Beyond => 1,
+            Extent::GivenUp => 2,
         };
-        // 1: still over.
-        let overflowed = if self.over { 1 } else { 2 * u8::from(self.overflowed) };
-        out.extend([overflowed, grouped]);
-        out.extend(group.unwrap_or_default().to_le_bytes());
+        let (group, number): (u8, u32) = match self.group {
+            Group::Unknown => (0, 0),
+            Group::Read(None) => (1, 0),
+            Group::Read(Some(number)) => (2, number),
+            Group::OthersAlone => (3, 0),
+        };
+        out.extend([extent, group]);
+        out.extend(number.to_le_bytes());
         out.extend((all.len() as u32).to_le_bytes());
         let mut places = vec![NOWHERE; all.iter().max().map_or(0, |most| *most as usize + 1)];
         for (place, &at) in (0..).zip(&all) {
@@ -99,12 +103,20 @@ impl Mirror {
     /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from few
     /// tokens to more, nodes without a block have followers.
     fn fill(&mut self, reader: &mut Reader<'_>) -> Result<(), Refused> {
-        let [overflowed, group] = reader.take()?;
+        let [extent, group] = reader.take()?;
         let number = reader.u32()?;
-        (self.overflowed, self.over) = (overflowed != 0, overflowed == 1);
-        let groups = [None, Some(None), Some(Some(number)), None];
-        self.group = groups.get(group as usize).copied().ok_or(Refused::Nonsense)?;
-        self.passed_over = group == 3;
+        self.extent = match extent {
+            0 => Extent::Within,
+            1 => Extent::Beyond,
+            _ => Extent::GivenUp,
+        };
+        self.group = match group {
+            0 => Group::Unknown,
+            1 => Group::Read(None),
+            2 => Group::Read(Some(number)),
+            3 => Group::OthersAlone,
+            _ => return Err(Refused::Nonsense),
+        };
         let count = reader.u32()?;
         if count as usize > super::Room::of(self.blocks_max).nodes {
             return Err(Refused::Beyond);
