@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use belief::{METHODS, Method, Rung};
 pub use flights::Caps;
-pub(crate) use loads::Cells;
+pub(crate) use loads::{ANSWER_TOKENS, Cells};
 pub use loads::{Loads, Means};
 pub use turnover::Turnover;
 

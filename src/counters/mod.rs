@@ -17,7 +17,7 @@ pub mod stats;
 mod without;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::fleet::{Caps, Cells, EndpointId, Loads};
+use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
@@ -238,8 +238,6 @@ pub struct Admission {
     resident: u32,
 }
 
-/// Tokens beside the new ones of a prompt that a request makes its endpoint hold soon: the first of its answer.
-const ANSWER_TOKENS: u64 = 64;
 /// Beyond so many of the same length a mean moves no further.
 const ANSWERS_MAX: u64 = 500;
 

@@ -1,8 +1,7 @@
 //! The loads without one request that is counted in them: what it would find if it were chosen for again.
 
-use super::ANSWER_TOKENS;
 use crate::atomics::Ordering;
-use crate::fleet::{Loads, Means};
+use crate::fleet::{ANSWER_TOKENS, Loads, Means};
 
 /// A request's part of the loads.
 #[derive(Clone, Copy, Debug)]

@@ -60,6 +60,8 @@ pub struct Means {
     answer: u32,
 }
 
+/// Tokens of its answer that a request counts in `dispatched` at once, beside the new ones of its prompt.
+pub(crate) const ANSWER_TOKENS: u64 = 64;
 /// What prompts of a pool are taken for before there was one.
 const FIRST_MEAN_TOKENS: u32 = 1_000;
 /// What answers of a pool are taken for before there was one.
