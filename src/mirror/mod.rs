@@ -155,7 +155,7 @@ impl Mirror {
         Room::of(blocks_max).bytes()
     }
 
-    /// Blocks are there now.
+    /// [`Mirror::stored_on`] in one piece, however long that takes; what is spent is given up. For tests and benches.
     pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
         let mut done = 0;
         loop {
@@ -170,8 +170,8 @@ impl Mirror {
         }
     }
 
-    /// The same in pieces, of which one ends with `stint`. `done`: how many of the blocks were named, 0 at first.
-    /// Nothing else is told before that is through.
+    /// Blocks are there now. It is told in pieces, of which one ends with `stint`. `done`: how many of the blocks were
+    /// named, 0 at first. Nothing else is told before that is through.
     pub fn stored_on(
         &mut self,
         stored: &Stored<'_>,
@@ -208,7 +208,7 @@ impl Mirror {
         }
     }
 
-    /// Blocks are there no more.
+    /// [`Mirror::removed_on`] in one piece, as [`Mirror::stored`].
     pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
         let mut done = 0;
         loop {
@@ -223,7 +223,7 @@ impl Mirror {
         }
     }
 
-    /// The same in pieces, as [`Mirror::stored_on`].
+    /// Blocks are there no more. In pieces, as [`Mirror::stored_on`].
     pub fn removed_on(
         &mut self,
         removed: &Removed<'_>,

@@ -75,7 +75,7 @@ impl Mirror {
         out.extend(xxh64(&out[begin..], 0).to_le_bytes());
     }
 
-    /// What was saved, with room for so many blocks; nobody is told of it before [`Mirror::retell`].
+    /// What was saved, with room for so many blocks; nobody is told of it before [`Mirror::retell_on`].
     pub fn restore(bytes: &[u8], blocks_max: u32) -> Result<Mirror, Refused> {
         let (bytes, sum) = bytes.split_last_chunk().ok_or(Refused::Foreign)?;
         let mut reader = Reader(bytes);

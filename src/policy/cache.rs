@@ -21,8 +21,7 @@ pub(super) struct Cache {
     pub(super) capacity: u64,
     /// See [`Endpoint::dispatched_at`].
     dispatched_at: i64,
-    /// What may be dispatched in all until it is as full as it may be made, by a prompt that it holds most of and by
-    /// others.
+    /// Value of `dispatched` up to which a further prompt still fits: one that is mostly held here, and any other.
     until_warm: i64,
     until_cold: i64,
     /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours

@@ -247,8 +247,8 @@ pub struct Choice {
     pub costs: Option<Costs>,
     /// Its cache has room for this request. Where nothing is known of that, it has.
     pub room: bool,
-    /// By what requests for one endpoint compare where it has none: there is room for all who need less than one for
-    /// whom there is, in tokens of its cache.
+    /// Tokens of the endpoint's cache that must be free for this prompt and its answer. Where there is room for one
+    /// request, there is for each that needs less.
     pub needs: u32,
 }
 

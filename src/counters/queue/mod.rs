@@ -82,7 +82,7 @@ pub struct Newcomer {
     pub held: f32,
     /// Tokens that are to be computed there.
     pub new: u32,
-    /// By what it compares with others for whom there is no room there: [`crate::policy::Choice::needs`].
+    /// Tokens of its cache that must be free for it: [`crate::policy::Choice::needs`].
     pub needs: u32,
     /// Slot of that endpoint.
     pub endpoint: u16,
