@@ -10,7 +10,7 @@ mod steps;
 
 use std::array;
 
-use super::rows::{Row, Rows};
+use super::rows::{Holder, Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
 use gaps::{GAPS_MAX, Gap, Gaps, depths};
 use sent::Sent;
@@ -206,12 +206,12 @@ impl Matches {
     }
 }
 
-/// How many leading blocks of the chain this slot holds, and the last one's row. Exact for who writes for this slot.
-pub(super) fn held(rows: &Rows, chain: &[u64], slot: u16) -> (usize, Option<Row>) {
+/// How many leading blocks of the chain it holds, and the last one's row.
+pub(super) fn held(holder: Holder<'_>, chain: &[u64]) -> (usize, Option<Row>) {
     let mut last = None;
-    let warm = |depth: usize| rows.warm(chain[depth - 1]);
+    let warm = |depth: usize| holder.rows.warm(chain[depth - 1]);
     let depth = deepest(0, chain.len() + 1, warm, |depth| {
-        let row = rows.held(chain[depth - 1], slot);
+        let row = holder.held(chain[depth - 1]);
         last = row.or(last);
         row.is_some()
     });
