@@ -207,7 +207,7 @@ impl Keeper {
         let unreachable = unlearnt.filter(|pool| pool.members.is_empty()).map(|_| Count::RefusedUnreachable);
         let unknown = [Count::RefusedUnknownModel, Count::StrangersUnknownModel].into_iter().chain(unreachable);
         let unknown = unknown.map(|count| self.stats.total(count)).sum();
-        fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
+        fleet.ring_for_models(|slot| self.counters.outcomes().not_found(slot), unknown, now);
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));

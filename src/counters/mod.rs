@@ -16,7 +16,7 @@ mod shadows;
 pub mod stats;
 mod without;
 
-use crate::atomics::{AtomicU32, AtomicU64, Ordering};
+use crate::atomics::{AtomicU64, Ordering};
 use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
@@ -34,10 +34,6 @@ pub struct Counters {
     predictions: Predictions,
     queue: Queue,
     credentials: Credentials,
-    /// Failed connects by slot since start; control reads them between probes.
-    connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
-    /// Requests that were answered 404 there, by slot since start; for control, which then asks what is served there.
-    not_found: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
     underflow: AtomicU64,
 }
@@ -51,8 +47,6 @@ impl Counters {
             predictions: Predictions::default(),
             queue: Queue::default(),
             credentials: Credentials::default(),
-            connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
-            not_found: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
     }
@@ -148,30 +142,6 @@ impl Counters {
         self.outcomes.forget(slot);
         self.predictions.forget(slot);
         self.loads.forget(slot);
-    }
-
-    /// A connect to this endpoint failed.
-    pub fn connect_failed(&self, slot: u16) {
-        if let Some(cell) = self.connect_failures.get(slot as usize) {
-            cell.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Failed connects to this slot since start (wraps); compare with the value read before.
-    pub fn connect_failures(&self, slot: u16) -> u32 {
-        self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
-    }
-
-    /// An engine answered that it has no such model, or path.
-    pub fn was_not_found(&self, slot: u16) {
-        if let Some(cell) = self.not_found.get(slot as usize) {
-            cell.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// How often one at this slot did since start (wraps); compare with the value read before.
-    pub fn not_found(&self, slot: u16) -> u32 {
-        self.not_found.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
     /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
@@ -472,16 +442,5 @@ mod tests {
         let beyond = EndpointId { slot: ENDPOINTS_MAX as u16, generation: 0 };
         assert!(counters.try_admit(beyond, None).is_none());
         assert_eq!(counters.in_flight(u16::MAX), 0);
-    }
-
-    #[test]
-    fn failed_connects_and_what_was_not_found_are_counted_by_slot() {
-        let counters = Counters::leak();
-        counters.connect_failed(1);
-        counters.connect_failed(u16::MAX);
-        assert_eq!((counters.connect_failures(1), counters.connect_failures(2)), (1, 0));
-        counters.was_not_found(2);
-        counters.was_not_found(u16::MAX);
-        assert_eq!((counters.not_found(1), counters.not_found(2)), (0, 1));
     }
 }
