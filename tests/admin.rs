@@ -634,7 +634,7 @@ fn how_long_answers_are_is_learnt_from_what_engines_count() {
         .route("/v1/models", get(async || MODELS));
     let front = front(vec![upstream(served(router))]);
     let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
-    let pool = snapshot.models[b"tiny-llama".as_slice()].0;
+    let pool = snapshot.models[b"tiny-llama".as_slice()];
     assert!(front.text("/metrics").contains("warmfront_answer_tokens{model=\"tiny-llama\"}"));
     let deadline = Instant::now() + Duration::from_secs(20);
     while !(650..=700).contains(&front.setup.counters.loads().mean_answer(pool)) {

@@ -228,7 +228,7 @@ impl Keeper {
         if let Some(Answered { requests, tokens }) = answered {
             let snapshot = self.published.current();
             let pools = snapshot.pools.iter().filter(|pool| pool.members.contains(&id.slot));
-            pools.for_each(|pool| self.counters.answers(pool.id.0, requests, tokens));
+            pools.for_each(|pool| self.counters.answers(pool.id, requests, tokens));
         }
         self.changed_if(changed);
     }

@@ -17,7 +17,7 @@ pub mod stats;
 mod without;
 
 use crate::atomics::{AtomicU64, Ordering};
-use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads};
+use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads, PoolId};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
@@ -146,18 +146,18 @@ impl Counters {
 
     /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
     #[inline]
-    pub fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+    pub fn prompt(&self, pool: PoolId, tokens: u32, held: u32) {
         self.loads.prompt(pool, tokens, held);
     }
 
     /// An answer of a pool has ended, and was so long.
     #[inline]
-    pub fn answer(&self, pool: u16, tokens: u32) {
+    pub fn answer(&self, pool: PoolId, tokens: u32) {
         self.loads.answer(pool, tokens);
     }
 
     /// So many answers of a pool have ended, and were so long in the mean.
-    pub fn answers(&self, pool: u16, count: u64, tokens: u32) {
+    pub fn answers(&self, pool: PoolId, count: u64, tokens: u32) {
         (0..count.min(ANSWERS_MAX)).for_each(|_| self.loads.answer(pool, tokens));
     }
 
@@ -414,19 +414,23 @@ mod tests {
     #[test]
     fn mean_lengths_follow_the_last_hundred() {
         let counters = Counters::leak();
-        let mean = |pool| counters.loads().mean_prompt(pool);
+        let mean = |pool| counters.loads().mean_prompt(PoolId(pool));
         assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
-        (0..1_000).for_each(|_| counters.prompt(0, 10_000, 4_000));
+        (0..1_000).for_each(|_| counters.prompt(PoolId(0), 10_000, 4_000));
         assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
-        let new = |pool| counters.loads().mean_new(pool);
+        let new = |pool| counters.loads().mean_new(PoolId(pool));
         assert!((5_900..=6_000).contains(&new(0)) && new(1) == 1_000, "{}", new(0));
-        (0..100).for_each(|_| counters.prompt(0, 0, 0));
+        (0..100).for_each(|_| counters.prompt(PoolId(0), 0, 0));
         assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
         assert_eq!(mean(1), 1_000);
-        assert_eq!(counters.loads().mean_answer(0), 64);
-        (0..1_000).for_each(|_| counters.answer(0, 500));
-        assert!((490..=500).contains(&counters.loads().mean_answer(0)), "{}", counters.loads().mean_answer(0));
-        assert_eq!(counters.loads().mean_answer(1), 64);
+        assert_eq!(counters.loads().mean_answer(PoolId(0)), 64);
+        (0..1_000).for_each(|_| counters.answer(PoolId(0), 500));
+        assert!(
+            (490..=500).contains(&counters.loads().mean_answer(PoolId(0))),
+            "{}",
+            counters.loads().mean_answer(PoolId(0))
+        );
+        assert_eq!(counters.loads().mean_answer(PoolId(1)), 64);
     }
 
     #[test]

@@ -225,7 +225,7 @@ fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Cont
     let policy = pool.settings.shadow_policy.0?;
     let loads = cx.counters.loads();
     let tokens = tokens.map(|tokens| (tokens.new, warm::occupied(&tokens, pool.id, loads)));
-    Some((policy, Own { pool: pool.id.0, means: loads.means(pool.id.0), slot: endpoint.slot, tokens }))
+    Some((policy, Own { pool: pool.id, means: loads.means(pool.id), slot: endpoint.slot, tokens }))
 }
 
 /// What became of a choice.

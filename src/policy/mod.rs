@@ -24,9 +24,10 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
+pub use crate::fleet::PoolId;
 pub use cost::{Cost, Costs};
 pub use eligible::Eligible;
-pub use pool::{Pool, PoolId};
+pub use pool::Pool;
 pub use settings::{Bound, Queueing, Settings, ShadowPolicy};
 pub use warm::Prompt;
 

@@ -2,18 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::fleet::Endpoint;
+use crate::fleet::{Endpoint, PoolId};
 use crate::limits::TOKENS_MAX;
 use crate::policy::lengths::Longer;
 use crate::policy::{Eligible, Settings};
 use crate::ring::Ring;
 use crate::scan::Form;
-
-/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable
-/// for the life of the process, so that it may label statistics, of the others for as long as anybody serves it, and an
-/// hour.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct PoolId(pub u16);
 
 /// The endpoints that serve one model id (base model or adapter).
 #[derive(Clone, Debug)]
