@@ -109,7 +109,7 @@ impl Front {
         let request = Request { key, ..Request::default() };
         let choice = choose(pool, self.counters.loads(), &request).expect("all are up");
         assert_eq!(choice.reason, Reason::Home, "nothing is in flight");
-        let admission = self.counters.try_admit(choice.endpoint, choice.slots).expect("nobody else counts here");
+        let admission = self.counters.try_admit(choice.endpoint, choice.bound).expect("nobody else counts here");
         Decision { endpoint: admission.endpoint(), read }
     }
 

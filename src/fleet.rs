@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use belief::{METHODS, Method, Rung};
 pub use flights::Caps;
-pub(crate) use loads::Cells;
+pub(crate) use loads::{ANSWER_TOKENS, Cells};
 pub use loads::{Loads, Means};
 pub use turnover::Turnover;
 
@@ -25,6 +25,12 @@ pub struct EndpointId {
     /// Counts the tenants of the slot.
     pub generation: u32,
 }
+
+/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable
+/// for the life of the process, so that it may label statistics, of the others for as long as anybody serves it, and an
+/// hour.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PoolId(pub u16);
 
 /// May an endpoint be chosen?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

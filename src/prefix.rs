@@ -1,6 +1,6 @@
-//! Keys: what of a request decides its home on the ring. All are XXH64 with a fixed seed, of what the scan leaves of a
-//! prompt among others, so that every shard, restart and machine makes the same of the same request. A salt is
-//! [`crate::scan::Facts::salt`], or that of an event.
+//! Keys: what of a request decides its home on the ring. All are XXH64 with seed 0. They hash values that the scan has
+//! made ([`crate::scan::Facts::prefix`], `session`, `salt`), so that every shard, restart and machine makes the same of
+//! the same request; beside them the names of models, and for the chains of engines a form and the salt of an event.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 

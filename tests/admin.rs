@@ -15,7 +15,7 @@ use warmfront::config::{Config, Upstream};
 use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
 use warmfront::counters::Counters;
-use warmfront::counters::stats::{Shadowed, Stats, Timing};
+use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
 use warmfront::prefix::{session_hash, session_key};
@@ -634,7 +634,7 @@ fn how_long_answers_are_is_learnt_from_what_engines_count() {
         .route("/v1/models", get(async || MODELS));
     let front = front(vec![upstream(served(router))]);
     let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
-    let pool = snapshot.models[b"tiny-llama".as_slice()].0;
+    let pool = snapshot.models[b"tiny-llama".as_slice()];
     assert!(front.text("/metrics").contains("warmfront_answer_tokens{model=\"tiny-llama\"}"));
     let deadline = Instant::now() + Duration::from_secs(20);
     while !(650..=700).contains(&front.setup.counters.loads().mean_answer(pool)) {
@@ -658,10 +658,10 @@ fn metrics_are_exposed() {
         .until("load", |snapshot| snapshot.models_complete && snapshot.endpoints[0].as_ref().unwrap().foreign == 7);
     let pool = snapshot.models[b"tiny-llama".as_slice()].0;
     let shard = front.setup.stats.shard(0);
-    shard.request(pool, 0, 200, 3);
-    shard.request(u16::MAX, u16::MAX, 404, u8::MAX);
+    shard.request(RequestKey { pool, slot: 0, status: 200, reason: 3 });
+    shard.request(RequestKey { pool: u16::MAX, slot: u16::MAX, status: 404, reason: u8::MAX });
     shard.observe(pool, Timing::FirstToken, 1_500);
-    shard.count(warmfront::counters::stats::Count::AbortedRelay);
+    shard.count(Count::AbortedRelay);
     front.setup.process.shards()[0].serving(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
     for line in [

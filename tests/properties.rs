@@ -68,8 +68,8 @@ fn try_place(
 ) -> Result<(Choice, Admission), Nobody> {
     for attempt in 1.. {
         let choice = choose(&snapshot.pools[0], counters.loads(), request)?;
-        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
+        let bound = choice.bound.filter(|_| attempt < CHOICES_MAX);
+        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(bound)) {
             return Ok((choice, admission));
         }
     }
@@ -207,7 +207,7 @@ proptest! {
                     }
                     let slots = slots_of(before, weights[slot as usize].into(), weight_sum, &settings);
                     prop_assert!(load(slot) <= slots, "{} on {slot}, bound {slots}", load(slot));
-                    prop_assert_eq!(choice.slots.map(u64::from), Some(slots - u64::from(foreign[slot as usize])));
+                    prop_assert_eq!(choice.bound.map(u64::from), Some(slots - u64::from(foreign[slot as usize])));
                     running.push(admission);
                 }
                 Step::End(i) if !running.is_empty() => drop(running.swap_remove(i % running.len())),
@@ -448,7 +448,7 @@ fn foreign_load_counts() {
     // T = 3, n = 4: max(ceil(1.25), floor(1) + 4) = 5 slots, of which foreign load takes 3.
     let partly = snapshot(endpoints(3).collect(), by(Policy::PrefixHash));
     let choice = choose(&partly.pools[0], &Loads::default(), &keyed(1)).expect("up");
-    assert_eq!((choice.endpoint, choice.in_flight, choice.slots), (home, 3, Some(2)));
+    assert_eq!((choice.endpoint, choice.in_flight, choice.bound), (home, 3, Some(2)));
     let least = snapshot(endpoints(1).collect(), by(Policy::LeastLoad));
     for i in 0..100 {
         assert_ne!(choose(&least.pools[0], &Loads::default(), &keyed(key(i))).expect("up").endpoint, home);
@@ -523,7 +523,7 @@ fn kubeai_mode_falls_back_to_the_home() {
         running.extend((0..load).filter_map(|_| counters.try_admit(id, None)));
     }
     let choice = choose(&snapshot.pools[0], counters.loads(), &keyed(key(9))).expect("up");
-    assert_eq!((choice.endpoint.slot, choice.reason, choice.slots), (home, Reason::AllFull, None));
+    assert_eq!((choice.endpoint.slot, choice.reason, choice.bound), (home, Reason::AllFull, None));
 }
 
 #[test]

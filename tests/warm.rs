@@ -69,7 +69,7 @@ impl Fleet {
 
     /// Prompts of a thousand tokens have come, of which so many were held.
     fn had(&self, held: u32) {
-        (0..2_000).for_each(|_| self.counters.prompt(0, 1_000, held));
+        (0..2_000).for_each(|_| self.counters.prompt(PoolId(0), 1_000, held));
     }
 
     /// Gives the first endpoint requests that occupy so many tokens each.
@@ -85,7 +85,7 @@ impl Fleet {
         let pool = &self.snapshot.pools[0];
         let mut matches = Matches::default();
         self.index.longest(chain, pool.eligible().ids(), &mut matches);
-        let tie = chain.get(pool.eligible().deepest(&matches) as usize).copied().unwrap_or(0);
+        let tie = chain.get(pool.eligible().most(&matches).blocks as usize).copied().unwrap_or(0);
         let prompt = Prompt { tokens, block_tokens: BLOCK_TOKENS, matches: &matches, tie };
         policy::choose(pool, self.counters.loads(), &Request { prompt: Some(prompt), avoid, ..Request::default() }).ok()
     }
@@ -231,7 +231,7 @@ fn fronts_that_know_nothing_of_each_other_meet() {
         let endpoints = (0..endpoints).map(|slot| Endpoint { foreign, ..endpoint(slot) });
         let mut fleet = Fleet::new(endpoints.collect());
         // Conversations go on: most of what was chosen for was held.
-        (0..500).for_each(|_| fleet.counters.prompt(0, 1_000, 900));
+        (0..500).for_each(|_| fleet.counters.prompt(PoolId(0), 1_000, 900));
         fleet.computes(1, 300);
         fleet
     };
@@ -612,7 +612,7 @@ proptest! {
         fleet.index.longest(&prompt, fleet.snapshot.pools[0].eligible().ids(), &mut matches);
         let loads = fleet.counters.loads();
         let vacant = endpoints.iter().any(|endpoint| endpoint.vacant > 0.0);
-        let displaced = (f64::from(loads.held_share(0)), vacant);
+        let displaced = (f64::from(loads.held_share(PoolId(0))), vacant);
         let load: u32 = endpoints.iter().map(|one| loads.in_flight(one.id.slot) + one.foreign).sum();
         let even = f64::from(load) / endpoints.iter().map(|one| f64::from(one.weight)).sum::<f64>();
         let costs: Vec<(f64, Option<f64>)> = as_taken(&endpoints).iter().map(|(endpoint, own, like_others)| {

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, Upstream};
     use crate::control::fleet::Fleet;
-    use crate::counters::stats::Stats;
+    use crate::counters::stats::{RequestKey, Stats};
     use crate::counters::{Counted, Counters, Prediction};
     use crate::fleet::Method;
 
@@ -142,7 +142,8 @@ mod tests {
         }
 
         fn serves(&self, slot: u16, requests: usize) {
-            (0..requests).for_each(|_| self.stats.shard(0).request(0, slot, 200, 0));
+            let key = RequestKey { pool: 0, slot, status: 200, reason: 0 };
+            (0..requests).for_each(|_| self.stats.shard(0).request(key));
             (0..requests).for_each(|_| self.stats.shard(0).first_token_of(slot, 1_000));
         }
 

@@ -238,7 +238,7 @@ fn choose(
         reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
         runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
         load: choice.ok().map(|choice| choice.in_flight),
-        bound: choice.ok().and_then(|choice| choice.caps.and(choice.slots).least()),
+        bound: choice.ok().and_then(|choice| choice.caps.and(choice.bound).least()),
         tokens: choice.ok().and_then(|choice| choice.tokens).map(|tokens| (tokens.held, tokens.new)),
         decided_at: match progress {
             Progress::Enough { at } => at,

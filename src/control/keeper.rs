@@ -207,7 +207,7 @@ impl Keeper {
         let unreachable = unlearnt.filter(|pool| pool.members.is_empty()).map(|_| Count::RefusedUnreachable);
         let unknown = [Count::RefusedUnknownModel, Count::StrangersUnknownModel].into_iter().chain(unreachable);
         let unknown = unknown.map(|count| self.stats.total(count)).sum();
-        fleet.ring_for_models(|slot| self.counters.not_found(slot), unknown, now);
+        fleet.ring_for_models(|slot| self.counters.outcomes().not_found(slot), unknown, now);
         drop(fleet);
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
@@ -228,7 +228,7 @@ impl Keeper {
         if let Some(Answered { requests, tokens }) = answered {
             let snapshot = self.published.current();
             let pools = snapshot.pools.iter().filter(|pool| pool.members.contains(&id.slot));
-            pools.for_each(|pool| self.counters.answers(pool.id.0, requests, tokens));
+            pools.for_each(|pool| self.counters.answers(pool.id, requests, tokens));
         }
         self.changed_if(changed);
     }

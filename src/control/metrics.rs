@@ -166,7 +166,7 @@ impl Collected {
         let help = "Mean length of answers, as choices count on it: the last hundred that ended count most";
         let mut family = Family::new(out, "answer_tokens", help, MetricType::Gauge)?;
         for pool in snapshot.pools.iter().take(LABELLED_POOLS_MAX) {
-            let tokens = self.0.counters.loads().mean_answer(pool.id.0);
+            let tokens = self.0.counters.loads().mean_answer(pool.id);
             family.gauge(vec![("model", &pool.name)], tokens.into())?;
         }
         Ok(())

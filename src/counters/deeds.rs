@@ -121,7 +121,7 @@ mod tests {
     fn what_a_tenant_did_is_what_came_since() {
         let (counters, stats) = (Counters::leak(), Stats::leak(2));
         let does = |slot: u16, status: u16| {
-            stats.shard(0).request(1, slot, status, 3);
+            stats.shard(0).request(RequestKey { pool: 1, slot, status, reason: 3 });
             stats.shard(1).first_token_of(slot, 1_500);
             let prediction = Prediction {
                 method: Method::Warm,
@@ -141,7 +141,8 @@ mod tests {
         let before = Counted::read(counters, stats).at(5);
         assert!(before.clone().since(&before).is_empty() && !before.is_empty());
         does(5, 200);
-        stats.shard(0).request(1, RequestKey::NONE, 503, RequestKey::NO_REASON);
+        let nothing_chosen = RequestKey { pool: 1, slot: RequestKey::NONE, status: 503, reason: RequestKey::NO_REASON };
+        stats.shard(0).request(nothing_chosen);
         let counted = Counted::read(counters, stats);
         let since = counted.at(5).since(&before);
         let key = RequestKey { pool: 1, slot: RequestKey::NONE, status: 200, reason: 3 };

@@ -16,8 +16,8 @@ mod shadows;
 pub mod stats;
 mod without;
 
-use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::fleet::{Caps, Cells, EndpointId, Loads};
+use crate::atomics::{AtomicU64, Ordering};
+use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads, PoolId};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
@@ -34,10 +34,6 @@ pub struct Counters {
     predictions: Predictions,
     queue: Queue,
     credentials: Credentials,
-    /// Failed connects by slot since start; control reads them between probes.
-    connect_failures: Box<[AtomicU32; ENDPOINTS_MAX]>,
-    /// Requests that were answered 404 there, by slot since start; for control, which then asks what is served there.
-    not_found: Box<[AtomicU32; ENDPOINTS_MAX]>,
     /// Releases that found nothing to release.
     underflow: AtomicU64,
 }
@@ -51,8 +47,6 @@ impl Counters {
             predictions: Predictions::default(),
             queue: Queue::default(),
             credentials: Credentials::default(),
-            connect_failures: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
-            not_found: Box::new(std::array::from_fn(|_| AtomicU32::new(0))),
             underflow: AtomicU64::new(0),
         }))
     }
@@ -150,44 +144,20 @@ impl Counters {
         self.loads.forget(slot);
     }
 
-    /// A connect to this endpoint failed.
-    pub fn connect_failed(&self, slot: u16) {
-        if let Some(cell) = self.connect_failures.get(slot as usize) {
-            cell.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Failed connects to this slot since start (wraps); compare with the value read before.
-    pub fn connect_failures(&self, slot: u16) -> u32 {
-        self.connect_failures.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
-    }
-
-    /// An engine answered that it has no such model, or path.
-    pub fn was_not_found(&self, slot: u16) {
-        if let Some(cell) = self.not_found.get(slot as usize) {
-            cell.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// How often one at this slot did since start (wraps); compare with the value read before.
-    pub fn not_found(&self, slot: u16) -> u32 {
-        self.not_found.get(slot as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
-    }
-
     /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
     #[inline]
-    pub fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+    pub fn prompt(&self, pool: PoolId, tokens: u32, held: u32) {
         self.loads.prompt(pool, tokens, held);
     }
 
     /// An answer of a pool has ended, and was so long.
     #[inline]
-    pub fn answer(&self, pool: u16, tokens: u32) {
+    pub fn answer(&self, pool: PoolId, tokens: u32) {
         self.loads.answer(pool, tokens);
     }
 
     /// So many answers of a pool have ended, and were so long in the mean.
-    pub fn answers(&self, pool: u16, count: u64, tokens: u32) {
+    pub fn answers(&self, pool: PoolId, count: u64, tokens: u32) {
         (0..count.min(ANSWERS_MAX)).for_each(|_| self.loads.answer(pool, tokens));
     }
 
@@ -238,8 +208,6 @@ pub struct Admission {
     resident: u32,
 }
 
-/// Tokens beside the new ones of a prompt that a request makes its endpoint hold soon: the first of its answer.
-const ANSWER_TOKENS: u64 = 64;
 /// Beyond so many of the same length a mean moves no further.
 const ANSWERS_MAX: u64 = 500;
 
@@ -446,19 +414,23 @@ mod tests {
     #[test]
     fn mean_lengths_follow_the_last_hundred() {
         let counters = Counters::leak();
-        let mean = |pool| counters.loads().mean_prompt(pool);
+        let mean = |pool| counters.loads().mean_prompt(PoolId(pool));
         assert_eq!((mean(0), mean(u16::MAX)), (1_000, 1_000));
-        (0..1_000).for_each(|_| counters.prompt(0, 10_000, 4_000));
+        (0..1_000).for_each(|_| counters.prompt(PoolId(0), 10_000, 4_000));
         assert!((9_900..=10_000).contains(&mean(0)), "{}", mean(0));
-        let new = |pool| counters.loads().mean_new(pool);
+        let new = |pool| counters.loads().mean_new(PoolId(pool));
         assert!((5_900..=6_000).contains(&new(0)) && new(1) == 1_000, "{}", new(0));
-        (0..100).for_each(|_| counters.prompt(0, 0, 0));
+        (0..100).for_each(|_| counters.prompt(PoolId(0), 0, 0));
         assert!((3_500..3_800).contains(&mean(0)), "one part in e is left: {}", mean(0));
         assert_eq!(mean(1), 1_000);
-        assert_eq!(counters.loads().mean_answer(0), 64);
-        (0..1_000).for_each(|_| counters.answer(0, 500));
-        assert!((490..=500).contains(&counters.loads().mean_answer(0)), "{}", counters.loads().mean_answer(0));
-        assert_eq!(counters.loads().mean_answer(1), 64);
+        assert_eq!(counters.loads().mean_answer(PoolId(0)), 64);
+        (0..1_000).for_each(|_| counters.answer(PoolId(0), 500));
+        assert!(
+            (490..=500).contains(&counters.loads().mean_answer(PoolId(0))),
+            "{}",
+            counters.loads().mean_answer(PoolId(0))
+        );
+        assert_eq!(counters.loads().mean_answer(PoolId(1)), 64);
     }
 
     #[test]
@@ -474,16 +446,5 @@ mod tests {
         let beyond = EndpointId { slot: ENDPOINTS_MAX as u16, generation: 0 };
         assert!(counters.try_admit(beyond, None).is_none());
         assert_eq!(counters.in_flight(u16::MAX), 0);
-    }
-
-    #[test]
-    fn failed_connects_and_what_was_not_found_are_counted_by_slot() {
-        let counters = Counters::leak();
-        counters.connect_failed(1);
-        counters.connect_failed(u16::MAX);
-        assert_eq!((counters.connect_failures(1), counters.connect_failures(2)), (1, 0));
-        counters.was_not_found(2);
-        counters.was_not_found(u16::MAX);
-        assert_eq!((counters.not_found(1), counters.not_found(2)), (0, 1));
     }
 }

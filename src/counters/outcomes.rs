@@ -1,4 +1,5 @@
-//! What requests learn about their endpoints, by slot: how many failed in a row, and who is barred for it.
+//! What requests learn about their endpoints, by slot: how many failed in a row, who is barred for it, and what control
+//! has to look into.
 //!
 //! Shards write, control reads and turns it into [`crate::fleet::Health`]. A bar holds at once, on every shard, until
 //! control has published a snapshot that says the same.
@@ -12,7 +13,7 @@ pub struct Outcomes {
     slots: Box<[Slot; ENDPOINTS_MAX]>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     /// Faults since the last good answer.
     in_a_row: AtomicU32,
@@ -24,6 +25,10 @@ struct Slot {
     barred: AtomicU32,
     /// When somebody had a token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
     gave: AtomicU32,
+    /// Failed connects (wraps); control reads them between probes.
+    connect_failures: AtomicU32,
+    /// Requests that were answered 404 (wraps); for control, which then asks what is served there.
+    not_found: AtomicU32,
 }
 
 /// Why a shard has nothing new go to an endpoint.
@@ -83,9 +88,7 @@ fn tenths(now: u64) -> u32 {
 
 impl Default for Outcomes {
     fn default() -> Self {
-        let zero = || AtomicU32::new(0);
-        let slot = |_| Slot { in_a_row: zero(), faults: zero(), recoveries: zero(), barred: zero(), gave: zero() };
-        Outcomes { slots: Box::new(std::array::from_fn(slot)) }
+        Outcomes { slots: Box::new(std::array::from_fn(|_| Slot::default())) }
     }
 }
 
@@ -140,6 +143,30 @@ impl Outcomes {
     /// Whether anybody had anything from there in a later tenth of a second.
     pub fn gave_since(&self, slot: u16, since: u64) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
+    }
+
+    /// A connect to it failed.
+    pub fn connect_failed(&self, slot: u16) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.connect_failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Failed connects to this slot since start (wraps); compare with the value read before.
+    pub fn connect_failures(&self, slot: u16) -> u32 {
+        self.slots.get(slot as usize).map_or(0, |cell| cell.connect_failures.load(Ordering::Relaxed))
+    }
+
+    /// An engine answered that it has no such model, or path.
+    pub fn was_not_found(&self, slot: u16) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.not_found.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often one at this slot did since start (wraps); compare with the value read before.
+    pub fn not_found(&self, slot: u16) -> u32 {
+        self.slots.get(slot as usize).map_or(0, |cell| cell.not_found.load(Ordering::Relaxed))
     }
 
     /// The endpoint said that it ends: has nothing new go there from now on; true where that is new.
@@ -260,6 +287,19 @@ mod tests {
             assert!(often(short) > 140);
         }
         assert_eq!(Telling::of(&Limits::default()), Telling::default());
+    }
+
+    #[test]
+    fn failed_connects_and_what_was_not_found_are_counted_by_slot() {
+        let outcomes = Outcomes::default();
+        outcomes.connect_failed(1);
+        outcomes.connect_failed(u16::MAX);
+        outcomes.was_not_found(2);
+        outcomes.was_not_found(u16::MAX);
+        let counted = || [1, 2].map(|slot| (outcomes.connect_failures(slot), outcomes.not_found(slot)));
+        assert_eq!(counted(), [(1, 0), (0, 1)]);
+        [1, 2].into_iter().for_each(|slot| outcomes.forget(slot));
+        assert_eq!(counted(), [(1, 0), (0, 1)], "compared with what was read before, whoever it was");
     }
 
     #[test]

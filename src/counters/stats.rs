@@ -210,12 +210,11 @@ impl ShardStats {
         add(&self.counts[count as usize], n);
     }
 
-    /// Counts a finished request. For `slot`, `reason` and `pool` see [`RequestKey`]; pools from
-    /// [`LABELLED_POOLS_MAX`] on are counted as that number.
+    /// Counts a finished request; pools from [`LABELLED_POOLS_MAX`] on as that number.
     #[inline]
-    pub fn request(&self, pool: u16, slot: u16, status: u16, reason: u8) {
-        let pool = if pool == RequestKey::NONE { pool } else { labelled(pool) as u16 };
-        self.requests.count(RequestKey { pool, slot, status, reason });
+    pub fn request(&self, key: RequestKey) {
+        let pool = if key.pool == RequestKey::NONE { key.pool } else { labelled(key.pool) as u16 };
+        self.requests.count(RequestKey { pool, ..key });
     }
 
     /// Counts a time of one of the pool's requests.
@@ -272,11 +271,12 @@ mod tests {
     #[test]
     fn readers_sum_over_shards() {
         let stats = Stats::leak(3);
+        let key = RequestKey { pool: 2, slot: 5, status: 200, reason: 3 };
         for shard in 0..stats.shards() {
             let shard = stats.shard(shard);
             shard.count(Count::Accepted);
             shard.add(Count::BytesIn, 100);
-            shard.request(2, 5, 200, 3);
+            shard.request(key);
             shard.observe(2, Timing::FirstToken, 1_500);
             shard.worked(Work::Choose, 90);
             shard.set(Gauge::Connections, 7);
@@ -284,7 +284,6 @@ mod tests {
         }
         assert_eq!((stats.total(Count::Accepted), stats.total(Count::BytesIn)), (3, 300));
         assert_eq!(stats.total(Count::BytesOut), 0);
-        let key = RequestKey { pool: 2, slot: 5, status: 200, reason: 3 };
         assert_eq!(stats.requests(|_| true), [(key, 3)]);
         assert_eq!(stats.requests(|slot| slot != 5), []);
         assert_eq!((stats.timing(2, Timing::FirstToken).sum, stats.timing(2, Timing::Total).count()), (4_500, 0));
@@ -310,8 +309,9 @@ mod tests {
         stats.shard(0).observe(beyond, Timing::Total, 1);
         stats.shard(0).observe(beyond + 900, Timing::Total, 1);
         assert_eq!(stats.timing(beyond + 5, Timing::Total).count(), 2);
-        stats.shard(0).request(beyond + 900, 1, 200, 0);
-        stats.shard(0).request(RequestKey::NONE, RequestKey::NONE, 400, RequestKey::NO_REASON);
+        let key = RequestKey { pool: beyond + 900, slot: 1, status: 200, reason: 0 };
+        stats.shard(0).request(key);
+        stats.shard(0).request(RequestKey { pool: RequestKey::NONE, ..key });
         let pools: Vec<u16> = stats.requests(|_| true).into_iter().map(|(key, _)| key.pool).collect();
         assert_eq!(pools, [beyond, RequestKey::NONE]);
     }

@@ -1,14 +1,13 @@
 //! The loads without one request that is counted in them: what it would find if it were chosen for again.
 
-use super::ANSWER_TOKENS;
 use crate::atomics::Ordering;
-use crate::fleet::{Loads, Means};
+use crate::fleet::{ANSWER_TOKENS, Loads, Means, PoolId};
 
 /// A request's part of the loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     /// Its pool.
-    pub pool: u16,
+    pub pool: PoolId,
     /// The pool's before it.
     pub means: Means,
     /// Where it was counted. Where it is no more, since no connection could be made, one too few is found there.
@@ -51,22 +50,22 @@ mod tests {
         let figures = |loads: &Loads| {
             let each =
                 |slot| (loads.in_flight(slot), loads.pending(slot), loads.dispatched(slot), loads.resident(slot));
-            let means = (loads.mean_prompt(1), loads.held_share(1), loads.mean_answer(1));
+            let means = (loads.mean_prompt(PoolId(1)), loads.held_share(PoolId(1)), loads.mean_answer(PoolId(1)));
             ([0, 1, 2].map(each), loads.sum(0..3), means)
         };
         let mut others = [counters.try_admit(id(0), None).unwrap(), counters.try_admit(id(1), None).unwrap()];
         others[1].computes(300);
         others[1].occupies(700);
-        counters.prompt(1, 2_000, 1_000);
-        let (before, means) = (figures(counters.loads()), counters.loads().means(1));
+        counters.prompt(PoolId(1), 2_000, 1_000);
+        let (before, means) = (figures(counters.loads()), counters.loads().means(PoolId(1)));
         let mut own = counters.try_admit(id(1), None).unwrap();
         own.computes(5_000);
         own.occupies(6_000);
-        counters.prompt(1, 9_000, 4_000);
-        counters.answer(1, 9_000);
+        counters.prompt(PoolId(1), 9_000, 4_000);
+        counters.answer(PoolId(1), 9_000);
         assert_ne!(figures(counters.loads()), before);
         let mut without = Without::default();
-        let request = Own { pool: 1, means, slot: 1, tokens: Some((5_000, 6_000)) };
+        let request = Own { pool: PoolId(1), means, slot: 1, tokens: Some((5_000, 6_000)) };
         assert_eq!(figures(without.of(counters.loads(), &[0, 1, 2], &request)), before);
         // One that is counted no more takes nothing below zero, and the shared counts are as they were.
         drop((own, others));

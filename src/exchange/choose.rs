@@ -205,9 +205,9 @@ impl Exchange {
             if self.is_first_choice() && self.has_to_wait(&choice, pool, cx) {
                 return Counted::HasToWait(choice);
             }
-            let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-            if let Some(admission) = cx.counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
-                if choice.slots.is_some_and(|slots| cx.counters.in_flight(choice.endpoint.slot) > slots) {
+            let bound = choice.bound.filter(|_| attempt < CHOICES_MAX);
+            if let Some(admission) = cx.counters.try_admit_below(choice.endpoint, choice.caps.and(bound)) {
+                if choice.bound.is_some_and(|bound| cx.counters.in_flight(choice.endpoint.slot) > bound) {
                     cx.stats.count(Count::AdmittedOverBound);
                 }
                 return Counted::There(choice, admission);
@@ -225,7 +225,7 @@ fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Cont
     let policy = pool.settings.shadow_policy.0?;
     let loads = cx.counters.loads();
     let tokens = tokens.map(|tokens| (tokens.new, warm::occupied(&tokens, pool.id, loads)));
-    Some((policy, Own { pool: pool.id.0, means: loads.means(pool.id.0), slot: endpoint.slot, tokens }))
+    Some((policy, Own { pool: pool.id, means: loads.means(pool.id), slot: endpoint.slot, tokens }))
 }
 
 /// What became of a choice.
@@ -311,8 +311,8 @@ fn explanation(
     if let Some(waited) = waited {
         let _ = write!(text, " wait_us={waited}");
     }
-    if let Some(slots) = choice.slots {
-        let _ = write!(text, " slots={slots}");
+    if let Some(bound) = choice.bound {
+        let _ = write!(text, " slots={bound}");
     }
     if let Some(key) = key {
         let _ = write!(text, " key={key:016x}");

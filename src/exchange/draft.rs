@@ -102,7 +102,7 @@ impl Draft {
         self.runner_up = runner_up.map(|(id, _)| id);
         self.compared = Some(Compared {
             in_flight: choice.in_flight,
-            slots: choice.slots,
+            slots: choice.bound,
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });
@@ -160,7 +160,8 @@ impl<'a> Heard<'a> {
 pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
     // Pages of the front's own are asked for by probes, several a second.
     if end != End::Whole {
-        cx.stats.request(RequestKey::NONE, RequestKey::NONE, status, RequestKey::NO_REASON);
+        let (slot, pool, reason) = (RequestKey::NONE, RequestKey::NONE, RequestKey::NO_REASON);
+        cx.stats.request(RequestKey { slot, pool, status, reason });
     }
     let client = SocketAddr::new(peer.ip, peer.port);
     let blank = Record { client, status, ..Record::BLANK };

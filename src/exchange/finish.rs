@@ -224,7 +224,7 @@ impl Exchange {
         let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
         let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
         let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
-        cx.stats.request(pool, slot, self.reply.status, reason);
+        cx.stats.request(RequestKey { slot, pool, status: self.reply.status, reason });
         if pool != RequestKey::NONE {
             cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }

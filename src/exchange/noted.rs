@@ -152,7 +152,7 @@ impl Exchange {
     /// Blocks that the answer will probably take in its engine's cache, with what of the prompt is no whole block.
     fn answer_blocks(&self, cx: &Context<'_>) -> usize {
         let Some(pool) = self.pool_in(cx.snapshot) else { return 0 };
-        let answer = f64::from(cx.counters.loads().mean_answer(pool.id.0)) * f64::from(pool.token_bytes);
+        let answer = f64::from(cx.counters.loads().mean_answer(pool.id)) * f64::from(pool.token_bytes);
         let in_blocks = (cx.lender.blocks() * BLOCK_BYTES) as u64;
         (cx.lender.prompt_bytes.saturating_sub(in_blocks) as f64 + answer) as usize / BLOCK_BYTES
     }
@@ -172,7 +172,7 @@ impl Demand {
     fn moves_means(&self, pool: Option<PoolId>, cx: &Context<'_>) {
         let Tokens { held, new, .. } = self.tokens;
         if let Some(pool) = pool {
-            cx.counters.prompt(pool.0, held + new, held);
+            cx.counters.prompt(pool, held + new, held);
         }
     }
 }

@@ -232,7 +232,7 @@ impl Exchange {
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
     pub(super) fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
-            cx.counters.was_not_found(leg.admission.endpoint().slot);
+            cx.counters.outcomes().was_not_found(leg.admission.endpoint().slot);
         }
         self.note(verdict, cx);
     }

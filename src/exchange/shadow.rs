@@ -54,7 +54,7 @@ impl Shadows {
     fn leave(&mut self, mut made: Made, matches: &mut Option<Box<Matches>>, stats: &ShardStats) {
         let at = self.waiting;
         if at == SHADOWS_MAX {
-            return stats.shadow(made.own.pool, made.policy as u8, Shadowed::Skipped, 1);
+            return stats.shadow(made.own.pool.0, made.policy as u8, Shadowed::Skipped, 1);
         }
         made.matches = self.choices.get_mut(at).and_then(|spare| spare.matches.take());
         if made.looked_up.is_some() {
@@ -71,7 +71,7 @@ impl Shadows {
     pub fn look(&mut self, snapshot: &Snapshot, counters: &Counters, stats: &ShardStats) {
         let waiting = std::mem::take(&mut self.waiting);
         for made in self.choices.iter().take(waiting) {
-            if let Some(pool) = snapshot.pools.get(usize::from(made.own.pool)) {
+            if let Some(pool) = snapshot.pools.get(usize::from(made.own.pool.0)) {
                 made.compare(pool, &mut self.without, counters, stats);
             }
         }
@@ -80,7 +80,7 @@ impl Shadows {
 
 impl Made {
     fn compare(&self, pool: &Pool, without: &mut Without, counters: &Counters, stats: &ShardStats) {
-        let count = |what, n| stats.shadow(self.own.pool, self.policy as u8, what, n);
+        let count = |what, n| stats.shadow(self.own.pool.0, self.policy as u8, what, n);
         let loads = without.of(counters.loads(), pool.eligible().slots(), &self.own);
         let prompt = self.looked_up.zip(self.matches.as_deref()).map(|(prompt, matches)| prompt.prompt(matches));
         let request = policy::Request {
@@ -172,7 +172,7 @@ mod tests {
         Made {
             policy,
             endpoint: EndpointId { slot, generation: 0 },
-            own: Own { pool: 0, means: Loads::default().means(0), slot, tokens: None },
+            own: Own { pool: PoolId(0), means: Loads::default().means(PoolId(0)), slot, tokens: None },
             key: None,
             session: None,
             unscannable: false,

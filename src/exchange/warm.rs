@@ -237,7 +237,7 @@ impl Exchange {
         if let Some((pool, answer)) =
             self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
         {
-            cx.counters.answer(pool.0, answer);
+            cx.counters.answer(pool, answer);
         }
         if let Some(leg) = &self.leg
             && let Some(Noted { prediction, .. }) = leg.noted
@@ -304,5 +304,5 @@ impl Exchange {
 
 /// What a prompt and the answer that is expected of it occupy until its end.
 pub(super) fn occupied(tokens: &Tokens, pool: PoolId, loads: &Loads) -> u32 {
-    (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool.0)).min(TOKENS_MAX)
+    (tokens.held + tokens.new).saturating_add(loads.mean_answer(pool)).min(TOKENS_MAX)
 }

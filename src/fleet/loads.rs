@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::PoolId;
 use super::flights::{Caps, Flights};
 use super::rates::Rate;
 use super::trials::Trial;
@@ -60,6 +61,8 @@ pub struct Means {
     answer: u32,
 }
 
+/// Tokens of its answer that a request counts in `dispatched` at once, beside the new ones of its prompt.
+pub(crate) const ANSWER_TOKENS: u64 = 64;
 /// What prompts of a pool are taken for before there was one.
 const FIRST_MEAN_TOKENS: u32 = 1_000;
 /// What answers of a pool are taken for before there was one.
@@ -187,13 +190,13 @@ impl Loads {
 
     /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.
     #[inline]
-    pub fn mean_prompt(&self, pool: u16) -> u32 {
+    pub fn mean_prompt(&self, pool: PoolId) -> u32 {
         (mean_cell(&self.mean_prompt, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
     /// How much of these prompts the chosen endpoints were thought to hold, 0..=1.
     #[inline]
-    pub fn held_share(&self, pool: u16) -> f32 {
+    pub fn held_share(&self, pool: PoolId) -> f32 {
         let [held, all] =
             [&self.mean_held, &self.mean_prompt].map(|mean| mean_cell(mean, pool).load(Ordering::Relaxed));
         (held as f32 / all.max(1) as f32).min(1.0)
@@ -201,7 +204,7 @@ impl Loads {
 
     /// Mean of what the chosen endpoints were thought not to hold of these prompts, in tokens.
     #[inline]
-    pub fn mean_new(&self, pool: u16) -> u32 {
+    pub fn mean_new(&self, pool: PoolId) -> u32 {
         let [held, all] =
             [&self.mean_held, &self.mean_prompt].map(|mean| mean_cell(mean, pool).load(Ordering::Relaxed));
         all.saturating_sub(held) / MEAN_SCALE
@@ -209,26 +212,26 @@ impl Loads {
 
     /// A further prompt of a pool, of which so many tokens are held. Two at once may count as one.
     #[inline]
-    pub(crate) fn prompt(&self, pool: u16, tokens: u32, held: u32) {
+    pub(crate) fn prompt(&self, pool: PoolId, tokens: u32, held: u32) {
         moves(mean_cell(&self.mean_prompt, pool), tokens);
         moves(mean_cell(&self.mean_held, pool), held);
     }
 
     /// Mean length of the answers of a pool in tokens, the last hundred of those that told it counting most.
     #[inline]
-    pub fn mean_answer(&self, pool: u16) -> u32 {
+    pub fn mean_answer(&self, pool: PoolId) -> u32 {
         (mean_cell(&self.mean_answer, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
     /// A further answer of a pool. Two at once may count as one.
     #[inline]
-    pub(crate) fn answer(&self, pool: u16, tokens: u32) {
+    pub(crate) fn answer(&self, pool: PoolId, tokens: u32) {
         moves(mean_cell(&self.mean_answer, pool), tokens);
     }
 
     /// The means of a pool as they are now.
     #[inline]
-    pub fn means(&self, pool: u16) -> Means {
+    pub fn means(&self, pool: PoolId) -> Means {
         let [prompt, held, answer] = [&self.mean_prompt, &self.mean_held, &self.mean_answer]
             .map(|means| mean_cell(means, pool).load(Ordering::Relaxed));
         Means { prompt, held, answer }
@@ -236,7 +239,7 @@ impl Loads {
 
     /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that nobody
     /// shares.
-    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: u16, means: Means) {
+    pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: PoolId, means: Means) {
         for &slot in slots {
             let Some((cells, seen)) = self.cells(slot).zip(seen.cells(slot)) else { continue };
             cells.in_flight.copy(&seen.in_flight);
@@ -258,8 +261,8 @@ impl Loads {
 }
 
 /// Pools beyond the last share its mean.
-fn mean_cell(means: &[AtomicU32; LABELLED_POOLS_MAX], pool: u16) -> &AtomicU32 {
-    &means[(pool as usize).min(LABELLED_POOLS_MAX - 1)]
+fn mean_cell(means: &[AtomicU32; LABELLED_POOLS_MAX], pool: PoolId) -> &AtomicU32 {
+    &means[usize::from(pool.0).min(LABELLED_POOLS_MAX - 1)]
 }
 
 /// A mean takes one more length in.

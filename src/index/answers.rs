@@ -9,6 +9,7 @@
 //! Prompts that end alike have one answer between them: whoever counts too little believes as before.
 
 use super::ledger::Ledger;
+use super::rows::Holder;
 use super::{Index, Inserted, Missed, Origin};
 use crate::atomics::Ordering;
 use crate::fleet::EndpointId;
@@ -56,17 +57,17 @@ impl Index {
         }
         inserted
     }
+}
 
-    /// The first `held` of these links are; where an answer was expected behind them something else follows now,
-    /// probably that answer and more. What stood for it goes. Answers how many blocks that were.
-    pub(super) fn answer_came(&self, ledger: &mut Ledger, links: &[u64], held: usize, slot: u16) -> u32 {
-        let (Some(&next), Some(&last)) = (links.get(held), held.checked_sub(1).and_then(|at| links.get(at))) else {
-            return 0;
-        };
-        let expected = stand_in(last, 0);
-        match self.rows.held(expected, slot).filter(|_| next != expected) {
-            Some(row) => ledger.remove(&self.rows, slot, row),
-            None => 0,
-        }
+/// The first `held` of these links are; where an answer was expected behind them something else follows now, probably
+/// that answer and more. What stood for it goes. Answers how many blocks that were.
+pub(super) fn came(holder: Holder<'_>, ledger: &mut Ledger, links: &[u64], held: usize) -> u32 {
+    let (Some(&next), Some(&last)) = (links.get(held), held.checked_sub(1).and_then(|at| links.get(at))) else {
+        return 0;
+    };
+    let expected = stand_in(last, 0);
+    match holder.held(expected).filter(|_| next != expected) {
+        Some(row) => ledger.remove(holder, row),
+        None => 0,
     }
 }

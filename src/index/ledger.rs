@@ -18,7 +18,7 @@ mod room;
 mod saved;
 
 use super::promises::Promises;
-use super::rows::{Kept, Place, Row, Rows};
+use super::rows::{Holder, Kept, Place, Row, Rows};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 
@@ -86,15 +86,15 @@ impl Ledger {
     }
 
     /// Drops everything, and keeps no promises any more.
-    pub(super) fn clear(&mut self, rows: &Rows, slot: u16) {
+    pub(super) fn clear(&mut self, holder: Holder<'_>) {
         // By what was held, not by what there is room for: an engine may say again and again that it holds nothing.
         for at in 0..self.unused {
             let row = std::mem::replace(self.cell_mut(at), FREE).row;
             if row != FREE.row {
-                if !rows.is_sole(row) {
+                if !holder.rows.is_sole(row) {
                     *self.bucket(row) = NONE;
                 }
-                rows.leave(row, slot);
+                holder.leave(row);
             }
         }
         (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
@@ -105,8 +105,7 @@ impl Ledger {
     /// them in row `end`; with none, `end` is the block before the part.
     pub(super) fn insert(
         &mut self,
-        rows: &Rows,
-        slot: u16,
+        holder: Holder<'_>,
         chain: &[u64],
         before: usize,
         end: Option<Row>,
@@ -116,7 +115,7 @@ impl Ledger {
         if self.capacity == 0 {
             return inserted;
         }
-        let mut end = end.map_or(NONE, |row| self.find(rows, row));
+        let mut end = end.map_or(NONE, |row| self.find(holder.rows, row));
         debug_assert!(end != NONE || before == 0, "a held block has a cell");
         if end != NONE {
             self.unlist(end);
@@ -126,14 +125,14 @@ impl Ledger {
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
         'full: for hashes in chain[before..].chunks(AHEAD) {
-            inserted.evicted += self.make_room(rows, slot, hashes, end);
-            let places = self.look_ahead(rows, slot, hashes);
+            inserted.evicted += self.make_room(holder, hashes, end);
+            let places = self.look_ahead(holder, hashes);
             for (&hash, place) in hashes.iter().zip(places) {
                 if self.held >= self.capacity {
                     break 'full;
                 }
-                let at = if self.free == NONE { self.unused } else { self.free };
-                let Some((row, kept)) = rows.hold(hash, slot, at, place) else { break 'full };
+                let at = self.next_cell();
+                let Some((row, kept)) = holder.hold(hash, at, place) else { break 'full };
                 self.grow(end, promised, row, kept);
                 end = at;
                 inserted.now += 1;
@@ -148,40 +147,40 @@ impl Ledger {
     /// Evicts for these blocks, as far as there is what may go; answers how many. What each step reads is asked of the
     /// memory before the first, for these blocks as well: the stores and exchanges would wait for it one after the
     /// other.
-    fn make_room(&mut self, rows: &Rows, slot: u16, hashes: &[u64], end: u32) -> u32 {
-        hashes.iter().for_each(|&hash| rows.warm(hash));
+    fn make_room(&mut self, holder: Holder<'_>, hashes: &[u64], end: u32) -> u32 {
+        hashes.iter().for_each(|&hash| holder.rows.warm(hash));
         let mut going = self.oldest;
         for _ in self.capacity..self.held + hashes.len() as u32 {
             if going == NONE {
                 break;
             }
             let cell = self.cell(going);
-            rows.warm_key(cell.row);
+            holder.rows.warm_key(cell.row);
             going = cell.parent();
         }
         let held = self.held;
-        while self.held + hashes.len() as u32 > self.capacity && self.evict(rows, slot, end) {}
+        while self.held + hashes.len() as u32 > self.capacity && self.evict(holder, end) {}
         held - self.held
     }
 
     /// Where the next blocks will probably go.
-    fn look_ahead(&mut self, rows: &Rows, slot: u16, hashes: &[u64]) -> [Option<Place>; AHEAD] {
+    fn look_ahead(&mut self, holder: Holder<'_>, hashes: &[u64]) -> [Option<Place>; AHEAD] {
         let mut places = [None; AHEAD];
         for (place, &hash) in places.iter_mut().zip(hashes) {
-            *place = rows.place_for(hash, slot);
+            *place = holder.place_for(hash);
         }
         // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
-        places.iter().flatten().for_each(|place| rows.warm_bits(place));
+        places.iter().flatten().for_each(|place| holder.rows.warm_bits(place));
         places
     }
 
     /// Drops the block in this row and what lies below it; answers how many.
-    pub(super) fn remove(&mut self, rows: &Rows, slot: u16, row: Row) -> u32 {
-        let top = self.find(rows, row);
-        self.fell(rows, slot, top)
+    pub(super) fn remove(&mut self, holder: Holder<'_>, row: Row) -> u32 {
+        let top = self.find(holder.rows, row);
+        self.fell(holder, top)
     }
 
-    fn fell(&mut self, rows: &Rows, slot: u16, top: u32) -> u32 {
+    fn fell(&mut self, holder: Holder<'_>, top: u32) -> u32 {
         let held = self.held;
         let mut at = top;
         while at != NONE {
@@ -189,18 +188,18 @@ impl Ledger {
                 at = self.cell(at).first_child;
             }
             let parent = self.cell(at).parent();
-            self.drop_leaf(rows, slot, at, NONE);
+            self.drop_leaf(holder, at, NONE);
             at = if at == top { NONE } else { parent };
         }
         held - self.held
     }
 
     /// Drops the oldest leaf. `end` is not in the list and stays out of it. False: there is none.
-    fn evict(&mut self, rows: &Rows, slot: u16, end: u32) -> bool {
+    fn evict(&mut self, holder: Holder<'_>, end: u32) -> bool {
         while self.oldest != NONE {
             let at = self.oldest;
             if self.cell(at).first_child == NONE {
-                self.drop_leaf(rows, slot, at, end);
+                self.drop_leaf(holder, at, end);
                 return true;
             }
             self.unlist(at);
@@ -208,7 +207,7 @@ impl Ledger {
         false
     }
 
-    fn drop_leaf(&mut self, rows: &Rows, slot: u16, at: u32, end: u32) {
+    fn drop_leaf(&mut self, holder: Holder<'_>, at: u32, end: u32) {
         let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
         let parent = self.cell(at).parent();
         match sibling_before {
@@ -225,10 +224,10 @@ impl Ledger {
         } else {
             self.unlist(at);
         }
-        if !rows.is_sole(row) {
+        if !holder.rows.is_sole(row) {
             self.lose(row, at);
         }
-        rows.leave(row, slot);
+        holder.leave(row);
         let free = self.free;
         *self.cell_mut(at) = Cell { next: free, ..FREE };
         self.free = at;
@@ -247,10 +246,7 @@ impl Ledger {
 
     /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
     fn grow(&mut self, parent: u32, promised: bool, row: Row, kept: Kept) {
-        let at = match self.free {
-            NONE => self.unused,
-            free => free,
-        };
+        let at = self.next_cell();
         if at == self.unused {
             self.unused += 1;
         } else {
@@ -270,6 +266,12 @@ impl Ledger {
         let stem = if promised { parent | PROMISED } else { parent };
         *self.cell_mut(at) = Cell { row, stem, sibling_after, next, ..FREE };
         self.held += 1;
+    }
+
+    /// Where the next block goes.
+    #[inline]
+    fn next_cell(&self) -> u32 {
+        if self.free == NONE { self.unused } else { self.free }
     }
 
     /// The cell of a row that this slot holds.

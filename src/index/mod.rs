@@ -56,7 +56,7 @@ pub use ledger::Inserted;
 use ledger::{Chunk, Ledger};
 use lengths::Lengths;
 pub use promises::{Expired, PROMISES_MAX};
-use rows::{Row, Rows};
+use rows::Rows;
 pub use saved::Saved;
 pub use search::{DEPTHS_SEARCHED, Found, Matches, STEPS, Set, probes_max};
 pub use seat::Figures;
@@ -172,7 +172,7 @@ impl Index {
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
         let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::Stranger)?;
         let mut ledger = self.empty(id.slot)?;
-        ledger.resize(&self.rows, id.slot, blocks.unwrap_or(self.share), &mut self.pool());
+        ledger.resize(self.rows.of(id.slot), blocks.unwrap_or(self.share), &mut self.pool());
         self.seats[id.slot as usize].publish(&ledger);
         // Release: who finds the tenant finds its rows empty.
         tenant.store(TAKEN | u64::from(id.generation), Ordering::Release);
@@ -182,7 +182,7 @@ impl Index {
     /// Empties a slot whose endpoint has gone: it is nobody's from then on. `Busy`: believed empty, to be tried again.
     pub fn forget(&self, slot: u16) -> Result<(), Missed> {
         let mut ledger = self.empty(slot)?;
-        ledger.resize(&self.rows, slot, 0, &mut self.pool());
+        ledger.resize(self.rows.of(slot), 0, &mut self.pool());
         self.seats[slot as usize].publish(&ledger);
         Ok(())
     }
@@ -197,8 +197,8 @@ impl Index {
             let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
             let step = ledger.held().saturating_sub(EVICTED_AT_ONCE);
             let evicted = match step > blocks {
-                true => ledger.shrink(&self.rows, id.slot, step),
-                false => ledger.resize(&self.rows, id.slot, blocks, &mut self.pool()),
+                true => ledger.shrink(self.rows.of(id.slot), step),
+                false => ledger.resize(self.rows.of(id.slot), blocks, &mut self.pool()),
             };
             add(&seat.evicted, evicted.into());
             seat.publish(&ledger);
@@ -265,7 +265,7 @@ impl Index {
     /// the last. What is there already costs nothing but the search for its end; for new blocks the oldest leaves go.
     pub fn insert(&self, chain: &[u64], id: EndpointId, origin: Origin) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
-        Ok(self.hold((seat, &mut ledger), chain, None, id.slot, origin))
+        Ok(seat.hold(&mut ledger, self.rows.of(id.slot), chain, None, origin))
     }
 
     /// The same for the part of a chain that follows the block `after`, which the endpoint holds (else
@@ -282,29 +282,9 @@ impl Index {
         origin: Origin,
     ) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
-        let after = after.map(|after| self.rows.held(after, id.slot).ok_or(Missed::Orphan)).transpose()?;
-        Ok(self.hold((seat, &mut ledger), links, after, id.slot, origin))
-    }
-
-    /// Links that follow the block in row `after`.
-    fn hold(
-        &self,
-        (seat, ledger): (&Seat, &mut Ledger),
-        links: &[u64],
-        after: Option<Row>,
-        slot: u16,
-        origin: Origin,
-    ) -> Inserted {
-        let (before, end) = search::held(&self.rows, links, slot);
-        if matches!(origin, Origin::Choice | Origin::Promised) {
-            add(&seat.answered, self.answer_came(ledger, links, before, slot).into());
-        }
-        let inserted = ledger.insert(&self.rows, slot, links, before, end.or(after), origin == Origin::Promised);
-        add(&seat.inserted[origin as usize], (inserted.now - inserted.before).into());
-        add(&seat.evicted, inserted.evicted.into());
-        add(&seat.refused, ((inserted.now as usize) < links.len()).into());
-        seat.publish(ledger);
-        inserted
+        let holder = self.rows.of(id.slot);
+        let after = after.map(|after| holder.held(after).ok_or(Missed::Orphan)).transpose()?;
+        Ok(seat.hold(&mut ledger, holder, links, after, origin))
     }
 
     /// What was noted from this block on when the endpoint was chosen will not be there: it was not computed. Another's
@@ -327,8 +307,8 @@ impl Index {
 
     fn take_out(&self, block: u64, id: EndpointId, looks: u32) -> Result<u32, Missed> {
         let (seat, mut ledger) = self.claim(id, looks)?;
-        let row = self.rows.held(block, id.slot);
-        let removed = row.map_or(0, |row| ledger.remove(&self.rows, id.slot, row));
+        let holder = self.rows.of(id.slot);
+        let removed = holder.held(block).map_or(0, |row| ledger.remove(holder, row));
         add(&seat.removed, removed.into());
         seat.publish(&ledger);
         Ok(removed)
@@ -346,7 +326,7 @@ impl Index {
         let mut cells = 0;
         for (slot, seat) in self.seats.iter().enumerate() {
             let ledger = seat.ledger.lock().map_err(|_| format!("slot {slot}: its ledger is broken"))?;
-            ledger.audit(&self.rows, slot as u16).map_err(|fault| format!("slot {slot}: {fault}"))?;
+            ledger.audit(self.rows.of(slot as u16)).map_err(|fault| format!("slot {slot}: {fault}"))?;
             cells += ledger.held() as usize;
         }
         if bits == cells { Ok(used) } else { Err(format!("{bits} bits for {cells} cells")) }
@@ -372,7 +352,7 @@ impl Index {
         // Release: who counts this emptying finds the slot without tenant, or with the next.
         self.emptied.fetch_add(1, Ordering::AcqRel);
         let mut ledger = self.take(slot, seat, CONTROL_CLAIMS_MAX)?;
-        ledger.clear(&self.rows, slot);
+        ledger.clear(self.rows.of(slot));
         seat.publish(&ledger);
         Ok(ledger)
     }

@@ -94,14 +94,15 @@ impl Index {
     /// [`Origin::Choice`].
     pub fn promise(&self, chain: &[u64], id: EndpointId, now: u32) -> Result<Inserted, Missed> {
         let (seat, mut ledger) = self.claim(id, CLAIMS_MAX)?;
+        let holder = self.rows.of(id.slot);
         let Some(promises) = &mut ledger.promises else {
-            return Ok(self.hold((seat, &mut ledger), chain, None, id.slot, Origin::Choice));
+            return Ok(seat.hold(&mut ledger, holder, chain, None, Origin::Choice));
         };
         // Before the chain is looked up: what goes may be a part of it.
         if let Some(oldest) = promises.surplus() {
-            add(&seat.expired, ledger.expire(&self.rows, id.slot, oldest, |_| false).into());
+            add(&seat.expired, ledger.expire(holder, oldest, |_| false).into());
         }
-        let inserted = self.hold((seat, &mut ledger), chain, None, id.slot, Origin::Promised);
+        let inserted = seat.hold(&mut ledger, holder, chain, None, Origin::Promised);
         if let (Some(promises), true) = (&mut ledger.promises, inserted.now > inserted.before) {
             let last = chain[inserted.now as usize - 1];
             promises.0.push_back(Promise { last, blocks: inserted.now - inserted.before, made: now });
@@ -120,7 +121,7 @@ impl Index {
                 expired.more = false;
                 break;
             };
-            expired.blocks += ledger.expire(&self.rows, id.slot, promise, &confirmed);
+            expired.blocks += ledger.expire(self.rows.of(id.slot), promise, &confirmed);
             if expired.blocks >= BLOCKS_AT_ONCE {
                 break;
             }

@@ -86,6 +86,13 @@ pub(super) struct Rows {
     words: usize,
 }
 
+/// The rows as one slot has its part in them, for who writes for it: to them, what they say of it is exact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder<'a> {
+    pub(super) rows: &'a Rows,
+    slot: u16,
+}
+
 impl Rows {
     /// Buckets for `blocks` different blocks. Half of the rows are in use then, and of 10^10 new blocks one finds
     /// both of its buckets full (at three quarters it would be one of a hundred: rows go in another order than
@@ -102,6 +109,12 @@ impl Rows {
 
     pub(super) fn new(buckets: u32, words: usize) -> Rows {
         Rows { lines: filled(buckets as usize * (1 + words), Line::default), buckets, words }
+    }
+
+    /// What they are to this slot.
+    #[inline]
+    pub(super) fn of(&self, slot: u16) -> Holder<'_> {
+        Holder { rows: self, slot }
     }
 
     /// The two buckets of a block: one only if there are no two.
@@ -185,135 +198,6 @@ impl Rows {
         array::from_fn(|word| holders[word] & among[word])
     }
 
-    /// The row in which this slot holds the block. For who writes for this slot: to it, the answer is exact.
-    #[inline]
-    pub(super) fn held(&self, hash: u64, slot: u16) -> Option<Row> {
-        self.held_in(self.places(hash), hash, slot)
-    }
-
-    #[inline]
-    fn held_in(&self, buckets: [u32; 2], hash: u64, slot: u16) -> Option<Row> {
-        let mut held = None;
-        self.rows_in(buckets, hash, |row, key| {
-            // The same tenant still? The next one may keep a cell's number where this one has its bits.
-            let here =
-                self.is_kept(row, key, slot) && (self.key(row).load(Ordering::Relaxed) ^ key) & (TAG | TURN) == 0;
-            held = here.then_some(row);
-            here
-        });
-        held
-    }
-
-    /// Whether the slot is one of those that hold a row of this key.
-    #[inline]
-    fn is_kept(&self, row: Row, key: u64, slot: u16) -> bool {
-        let (word, bit) = bit(slot);
-        sole(key).map_or_else(|| self.bits(row, word).load(Ordering::Acquire) & bit != 0, |sole| sole == slot)
-    }
-
-    /// Makes the slot a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full.
-    /// `place` is what [`Rows::place_for`] has answered, if it was asked.
-    #[inline]
-    pub(super) fn hold(&self, hash: u64, slot: u16, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
-        self.hold_in(self.places(hash), hash, (slot, cell), place)
-    }
-
-    #[inline]
-    fn hold_in(
-        &self,
-        buckets: [u32; 2],
-        hash: u64,
-        (slot, cell): (u16, u32),
-        place: Option<Place>,
-    ) -> Option<(Row, Kept)> {
-        let mut place = place.or_else(|| self.place_in(buckets, hash, slot))?;
-        // Each turn around means that another thread got on.
-        for _ in 0..64 {
-            let Place { row, key, shared } = place;
-            let joins = is_of(key, hash);
-            let next = match joins {
-                true => key + HOLDER,
-                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | (u64::from(slot) + 1),
-            };
-            // Acquire: who left the row is done with its bits. Release: who finds the row finds it so.
-            if self.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let (word, bit) = bit(slot);
-                if joins {
-                    // Release: who sees this bit sees this tenant or a later one, not the one before.
-                    if self.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
-                        return Some((row, Kept::Shared));
-                    }
-                    // A chain with the same block twice: it was counted before, and stays a holder.
-                    self.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
-                    return None;
-                }
-                if shared {
-                    self.share(row, next, slot);
-                    return Some((row, Kept::Shared));
-                }
-                // Release: as above.
-                self.bits(row, 0).store(cell.into(), Ordering::Release);
-                return Some((row, Kept::Sole(cell)));
-            }
-            place = self.place_in(buckets, hash, slot)?;
-        }
-        None
-    }
-
-    /// Lets others join a row that its holder has just made. Nobody else changes it before.
-    #[cold]
-    fn share(&self, row: Row, key: u64, slot: u16) {
-        let (own, bit) = bit(slot);
-        for word in 0..self.words {
-            self.bits(row, word).store(if word == own { bit } else { 0 }, Ordering::Release);
-        }
-        self.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
-    }
-
-    /// The block's row to join, else a free one in the emptier of its buckets. `None`: the slot holds the block alone,
-    /// or both are full.
-    #[inline]
-    pub(super) fn place_for(&self, hash: u64, slot: u16) -> Option<Place> {
-        self.place_in(self.places(hash), hash, slot)
-    }
-
-    #[inline]
-    fn place_in(&self, buckets: [u32; 2], hash: u64, slot: u16) -> Option<Place> {
-        let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
-        for at in 0..2 {
-            for (place, key) in self.keys(buckets[at]).iter().enumerate() {
-                let key = key.load(Ordering::Relaxed);
-                same[at] |= u32::from(is_tagged(key, hash)) << place;
-                free[at] |= u32::from(key & HOLDERS == 0) << place;
-            }
-            same[at] &= !free[at];
-        }
-        let mut shared = false;
-        if same[0] | same[1] != 0 {
-            let mut own = false;
-            let mut join = None;
-            self.rows_in(buckets, hash, |row, key| {
-                own |= sole(key) == Some(slot);
-                shared = true;
-                if sole(key).is_none() {
-                    join = join.or(Some(Place { row, key, shared }));
-                }
-                false
-            });
-            if own || join.is_some() {
-                return join.filter(|_| !own);
-            }
-        }
-        let at = usize::from(free[1].count_ones() > free[0].count_ones());
-        if free[at] == 0 {
-            return None;
-        }
-        let row = Row(buckets[at] * LINE as u32 + free[at].trailing_zeros());
-        let key = self.key(row).load(Ordering::Relaxed);
-        // Another thread may just have taken it: then the exchange must fail.
-        Some(Place { row, key: if key & HOLDERS == 0 { key } else { !key }, shared })
-    }
-
     /// How the slot that has this row keeps it: changes by [`Rows::keep_in`] alone while it does.
     #[inline]
     pub(super) fn kept(&self, row: Row) -> Kept {
@@ -334,19 +218,145 @@ impl Rows {
     pub(super) fn is_sole(&self, row: Row) -> bool {
         sole(self.key(row).load(Ordering::Relaxed)).is_some()
     }
+}
 
-    /// Takes the slot off the holders of a row that it holds; the last one leaves the row free.
+impl Holder<'_> {
+    /// The row in which it holds the block.
     #[inline]
-    pub(super) fn leave(&self, row: Row, slot: u16) {
-        let key = self.key(row);
+    pub(super) fn held(self, hash: u64) -> Option<Row> {
+        self.held_in(self.rows.places(hash), hash)
+    }
+
+    #[inline]
+    fn held_in(self, buckets: [u32; 2], hash: u64) -> Option<Row> {
+        let mut held = None;
+        self.rows.rows_in(buckets, hash, |row, key| {
+            // The same tenant still? The next one may keep a cell's number where this one has its bits.
+            let now = || self.rows.key(row).load(Ordering::Relaxed);
+            let here = self.is_kept(row, key) && (now() ^ key) & (TAG | TURN) == 0;
+            held = here.then_some(row);
+            here
+        });
+        held
+    }
+
+    /// Whether it is one of those that hold a row of this key.
+    #[inline]
+    fn is_kept(self, row: Row, key: u64) -> bool {
+        let (word, bit) = bit(self.slot);
+        sole(key).map_or_else(|| self.rows.bits(row, word).load(Ordering::Acquire) & bit != 0, |sole| sole == self.slot)
+    }
+
+    /// Makes it a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full.
+    /// `place` is what [`Holder::place_for`] has answered, if it was asked.
+    #[inline]
+    pub(super) fn hold(self, hash: u64, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
+        self.hold_in(self.rows.places(hash), hash, cell, place)
+    }
+
+    #[inline]
+    fn hold_in(self, buckets: [u32; 2], hash: u64, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
+        let Holder { rows, slot } = self;
+        let mut place = place.or_else(|| self.place_in(buckets, hash))?;
+        // Each turn around means that another thread got on.
+        for _ in 0..64 {
+            let Place { row, key, shared } = place;
+            let joins = is_of(key, hash);
+            let next = match joins {
+                true => key + HOLDER,
+                false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | (u64::from(slot) + 1),
+            };
+            // Acquire: who left the row is done with its bits. Release: who finds the row finds it so.
+            if rows.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let (word, bit) = bit(slot);
+                if joins {
+                    // Release: who sees this bit sees this tenant or a later one, not the one before.
+                    if rows.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
+                        return Some((row, Kept::Shared));
+                    }
+                    // A chain with the same block twice: it was counted before, and stays a holder.
+                    rows.key(row).fetch_sub(HOLDER, Ordering::Relaxed);
+                    return None;
+                }
+                if shared {
+                    self.share(row, next);
+                    return Some((row, Kept::Shared));
+                }
+                // Release: as above.
+                rows.bits(row, 0).store(cell.into(), Ordering::Release);
+                return Some((row, Kept::Sole(cell)));
+            }
+            place = self.place_in(buckets, hash)?;
+        }
+        None
+    }
+
+    /// Lets others join a row that it has just made. Nobody else changes it before.
+    #[cold]
+    fn share(self, row: Row, key: u64) {
+        let (own, bit) = bit(self.slot);
+        for word in 0..self.rows.words {
+            self.rows.bits(row, word).store(if word == own { bit } else { 0 }, Ordering::Release);
+        }
+        self.rows.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
+    }
+
+    /// The block's row to join, else a free one in the emptier of its buckets. `None`: it holds the block alone, or
+    /// both are full.
+    #[inline]
+    pub(super) fn place_for(self, hash: u64) -> Option<Place> {
+        self.place_in(self.rows.places(hash), hash)
+    }
+
+    #[inline]
+    fn place_in(self, buckets: [u32; 2], hash: u64) -> Option<Place> {
+        let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
+        for at in 0..2 {
+            for (place, key) in self.rows.keys(buckets[at]).iter().enumerate() {
+                let key = key.load(Ordering::Relaxed);
+                same[at] |= u32::from(is_tagged(key, hash)) << place;
+                free[at] |= u32::from(key & HOLDERS == 0) << place;
+            }
+            same[at] &= !free[at];
+        }
+        let mut shared = false;
+        if same[0] | same[1] != 0 {
+            let mut own = false;
+            let mut join = None;
+            self.rows.rows_in(buckets, hash, |row, key| {
+                own |= sole(key) == Some(self.slot);
+                shared = true;
+                if sole(key).is_none() {
+                    join = join.or(Some(Place { row, key, shared }));
+                }
+                false
+            });
+            if own || join.is_some() {
+                return join.filter(|_| !own);
+            }
+        }
+        let at = usize::from(free[1].count_ones() > free[0].count_ones());
+        if free[at] == 0 {
+            return None;
+        }
+        let row = Row(buckets[at] * LINE as u32 + free[at].trailing_zeros());
+        let key = self.rows.key(row).load(Ordering::Relaxed);
+        // Another thread may just have taken it: then the exchange must fail.
+        Some(Place { row, key: if key & HOLDERS == 0 { key } else { !key }, shared })
+    }
+
+    /// Takes it off the holders of a row that it holds; the last one leaves the row free.
+    #[inline]
+    pub(super) fn leave(self, row: Row) {
+        let key = self.rows.key(row);
         let mut seen = key.load(Ordering::Relaxed);
         if sole(seen).is_some() {
             // Release: who takes the row next finds it as it was left.
             key.store(seen & TURN, Ordering::Release);
             return;
         }
-        let (word, bit) = bit(slot);
-        self.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
+        let (word, bit) = bit(self.slot);
+        self.rows.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
         loop {
             let next = if seen & HOLDERS == SHARED | HOLDER { seen & TURN } else { seen - HOLDER };
             // Release: the next tenant finds the bit cleared. Acquire, so that the last to leave passes on what

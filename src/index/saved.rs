@@ -5,7 +5,6 @@
 //! buckets, and there it compares the tag. So what is saved is a row's bucket and tag, and it is read into an index of
 //! equal [`Index::layout`] alone.
 
-use super::rows::Row;
 pub use super::rows::Saved;
 use super::seat::add;
 use super::{CONTROL_CLAIMS_MAX, Index, Missed, Origin};
@@ -34,11 +33,10 @@ impl Index {
             return Err(Missed::Orphan);
         }
         let (seat, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;
-        let find =
-            |parent: Saved| -> Result<Row, Missed> { self.rows.held_saved(parent, id.slot).ok_or(Missed::Orphan) };
-        let parent = parent.map(find).transpose()?;
+        let holder = self.rows.of(id.slot);
+        let parent = parent.map(|parent| holder.held_saved(parent).ok_or(Missed::Orphan)).transpose()?;
         let held = ledger.held();
-        let is_held = ledger.restore(&self.rows, id.slot, parent, block);
+        let is_held = ledger.restore(holder, parent, block);
         let now = ledger.held();
         // As many went as are not more; and where room was made for a block that then found none, one more.
         add(&seat.inserted[Origin::Saved as usize], now.saturating_sub(held).into());

@@ -10,7 +10,7 @@ mod steps;
 
 use std::array;
 
-use super::rows::{Row, Rows};
+use super::rows::{Holder, Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
 use gaps::{GAPS_MAX, Gap, Gaps, depths};
 use sent::Sent;
@@ -99,9 +99,9 @@ pub struct Matches {
     among: Set,
     /// How often endpoints had been emptied when it began.
     pub(super) emptied: u64,
-    /// Descending in depth, then in steps, without common slots; the first `found` of them.
+    /// Descending in depth, then in steps, without common slots; the first `count` of them.
     levels: [Level; LEVELS_MAX],
-    found: usize,
+    count: usize,
     sent: Sent,
     probes: u32,
 }
@@ -109,7 +109,7 @@ pub struct Matches {
 impl Default for Matches {
     fn default() -> Self {
         let levels = [NO_LEVEL; LEVELS_MAX];
-        Matches { words: 0, among: Set::NONE, emptied: 0, levels, found: 0, sent: Sent::NONE, probes: 0 }
+        Matches { words: 0, among: Set::NONE, emptied: 0, levels, count: 0, sent: Sent::NONE, probes: 0 }
     }
 }
 
@@ -124,7 +124,7 @@ impl Matches {
     /// several may have the same depth: those with more of them come first.
     #[inline]
     pub fn levels(&self) -> impl Iterator<Item = (u32, &Set)> {
-        self.levels[..self.found].iter().map(|level| (level.found.blocks, &level.holders))
+        self.levels[..self.count].iter().map(|level| (level.found.blocks, &level.holders))
     }
 
     /// Who holds the longest match, steps included, where that is one endpoint alone.
@@ -147,7 +147,7 @@ impl Matches {
 
     /// Forgets all of it.
     pub fn clear(&mut self) {
-        (self.found, self.probes) = (0, 0);
+        (self.count, self.probes) = (0, 0);
         self.sent.clear();
         self.among = Set::NONE;
     }
@@ -174,7 +174,7 @@ impl Matches {
     }
 
     fn settle_words<const W: usize>(&mut self, rows: &Rows, chain: &[u64]) {
-        (self.found, self.probes) = (0, 0);
+        (self.count, self.probes) = (0, 0);
         let mut rest: [u64; W] = self.among.first();
         let (mut gaps, mut split) = (&mut Gaps::whole(chain.len(), rest), &mut Gaps::none());
         while gaps.searched().iter().any(Gap::is_open) {
@@ -197,21 +197,21 @@ impl Matches {
     fn level<const W: usize>(&mut self, depth: u32, holders: [u64; W], rest: &mut [u64; W]) {
         let here = both(&holders, rest);
         if !is_empty(&here) {
-            let level = &mut self.levels[self.found];
+            let level = &mut self.levels[self.count];
             level.found = Found { blocks: depth, ..Found::default() };
             level.holders.of(&here);
-            self.found += 1;
+            self.count += 1;
             *rest = array::from_fn(|word| rest[word] & !here[word]);
         }
     }
 }
 
-/// How many leading blocks of the chain this slot holds, and the last one's row. Exact for who writes for this slot.
-pub(super) fn held(rows: &Rows, chain: &[u64], slot: u16) -> (usize, Option<Row>) {
+/// How many leading blocks of the chain it holds, and the last one's row.
+pub(super) fn held(holder: Holder<'_>, chain: &[u64]) -> (usize, Option<Row>) {
     let mut last = None;
-    let warm = |depth: usize| rows.warm(chain[depth - 1]);
+    let warm = |depth: usize| holder.rows.warm(chain[depth - 1]);
     let depth = deepest(0, chain.len() + 1, warm, |depth| {
-        let row = rows.held(chain[depth - 1], slot);
+        let row = holder.held(chain[depth - 1]);
         last = row.or(last);
         row.is_some()
     });

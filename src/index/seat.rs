@@ -1,7 +1,8 @@
 //! What belongs to one slot, and what is counted of it.
 
-use super::ORIGINS;
 use super::ledger::Ledger;
+use super::rows::{Holder, Row};
+use super::{Inserted, ORIGINS, Origin, answers, search};
 use crate::atomics::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// What one slot has and did since the start.
@@ -88,6 +89,27 @@ impl Seat {
             refused: of(&self.refused),
             busy: of(&self.busy),
         }
+    }
+
+    /// Links that follow the block in row `after` are held.
+    pub(super) fn hold(
+        &self,
+        ledger: &mut Ledger,
+        holder: Holder<'_>,
+        links: &[u64],
+        after: Option<Row>,
+        origin: Origin,
+    ) -> Inserted {
+        let (before, end) = search::held(holder, links);
+        if matches!(origin, Origin::Choice | Origin::Promised) {
+            add(&self.answered, answers::came(holder, ledger, links, before).into());
+        }
+        let inserted = ledger.insert(holder, links, before, end.or(after), origin == Origin::Promised);
+        add(&self.inserted[origin as usize], (inserted.now - inserted.before).into());
+        add(&self.evicted, inserted.evicted.into());
+        add(&self.refused, ((inserted.now as usize) < links.len()).into());
+        self.publish(ledger);
+        inserted
     }
 
     /// What others may read of the ledger, before it is let go.

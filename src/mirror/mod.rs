@@ -27,6 +27,7 @@
 mod counts;
 mod links;
 mod room;
+mod said;
 mod saved;
 mod settle;
 mod text;
@@ -42,6 +43,7 @@ use crate::vocabulary::Vocabulary;
 pub use counts::Counts;
 use links::{Links, Seeded, table};
 use room::Room;
+use said::{Extent, Group};
 pub use saved::Refused;
 use text::STAGE_BYTES;
 use tree::{Node, Tree};
@@ -83,13 +85,8 @@ pub struct Mirror {
     links_max: usize,
     blocks: u32,
     blocks_max: u32,
-    /// The group of layers that is read, once it is known: whatever goes, its engine's layers stay.
-    group: Option<Option<u32>>,
-    /// Blocks of others were told of before.
-    passed_over: bool,
-    overflowed: bool,
-    /// It was so by what is still known.
-    over: bool,
+    group: Group,
+    extent: Extent,
     /// So many blocks may be told of yet beyond those that events name, and whether they were too many.
     patience: u32,
     spent: bool,
@@ -130,10 +127,8 @@ impl Mirror {
             links_max: room.links,
             blocks: 0,
             blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
-            group: None,
-            passed_over: false,
-            overflowed: false,
-            over: false,
+            group: Group::Unknown,
+            extent: Extent::Within,
             patience: patience_max(blocks_max),
             spent: false,
             walk: None,
@@ -160,7 +155,7 @@ impl Mirror {
         Room::of(blocks_max).bytes()
     }
 
-    /// Blocks are there now.
+    /// [`Mirror::stored_on`] in one piece, however long that takes; what is spent is given up. For tests and benches.
     pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
         let mut done = 0;
         loop {
@@ -175,8 +170,8 @@ impl Mirror {
         }
     }
 
-    /// The same in pieces, of which one ends with `stint`. `done`: how many of the blocks were named, 0 at first.
-    /// Nothing else is told before that is through.
+    /// Blocks are there now. It is told in pieces, of which one ends with `stint`. `done`: how many of the blocks were
+    /// named, 0 at first. Nothing else is told before that is through.
     pub fn stored_on(
         &mut self,
         stored: &Stored<'_>,
@@ -189,11 +184,12 @@ impl Mirror {
             self.counts.tiers += stored.hashes.len() as u64;
             return Halt::Through;
         }
-        if sees_all(stored.attention) {
-            self.group.get_or_insert(stored.group);
+        match self.group {
+            Group::Unknown | Group::OthersAlone if sees_all(stored.attention) => self.group = Group::Read(stored.group),
+            Group::Unknown if *done == 0 => self.group = Group::OthersAlone,
+            _ => {}
         }
-        if self.group != Some(stored.group) && *done == 0 {
-            self.passed_over |= self.group.is_none();
+        if self.group != Group::Read(stored.group) && *done == 0 {
             self.counts.groups += stored.hashes.len() as u64;
             return Halt::Through;
         }
@@ -212,7 +208,7 @@ impl Mirror {
         }
     }
 
-    /// Blocks are there no more.
+    /// [`Mirror::removed_on`] in one piece, as [`Mirror::stored`].
     pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
         let mut done = 0;
         loop {
@@ -227,7 +223,7 @@ impl Mirror {
         }
     }
 
-    /// The same in pieces, as [`Mirror::stored_on`].
+    /// Blocks are there no more. In pieces, as [`Mirror::stored_on`].
     pub fn removed_on(
         &mut self,
         removed: &Removed<'_>,
@@ -239,7 +235,7 @@ impl Mirror {
             self.counts.tiers += removed.hashes.len() as u64;
             return Halt::Through;
         }
-        if self.group.is_some_and(|group| removed.group.is_some() && group != removed.group) {
+        if matches!(self.group, Group::Read(group) if removed.group.is_some() && group != removed.group) {
             self.counts.groups += removed.hashes.len() as u64;
             return Halt::Through;
         }
@@ -271,7 +267,7 @@ impl Mirror {
     pub fn give_up(&mut self) {
         self.counts.beyond += u64::from(self.blocks);
         self.cleared();
-        self.overflowed = true;
+        self.extent = Extent::GivenUp;
     }
 
     /// Nothing is there any more. No sink is told. Takes some 50 ns for each block that was there.
@@ -280,7 +276,7 @@ impl Mirror {
         self.tree.clear();
         self.links.clear();
         (self.links_kept, self.blocks, self.walk) = (0, 0, None);
-        (self.overflowed, self.over, self.spent) = (false, false, false);
+        (self.extent, self.spent) = (Extent::Within, false);
     }
 
     /// How many blocks there are, held or not.
@@ -306,19 +302,19 @@ impl Mirror {
     /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache
     /// does.
     pub fn overflowed(&self) -> bool {
-        self.overflowed
+        matches!(self.extent, Extent::Beyond | Extent::GivenUp)
     }
 
     /// Whether the engine has told of blocks, and of none by which it is known what a prompt finds: all are of layers
     /// that see a part of it.
     pub fn is_partial(&self) -> bool {
-        self.group.is_none() && self.passed_over
+        matches!(self.group, Group::OthersAlone)
     }
 
     /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold.
     /// [`Mirror::give_up`] ends that.
     pub fn is_over(&self) -> bool {
-        self.over
+        matches!(self.extent, Extent::Beyond)
     }
 
     /// An event names a block, and may have others told of with it.
@@ -333,7 +329,7 @@ impl Mirror {
         }
         if self.blocks == self.blocks_max {
             self.counts.beyond += 1;
-            (self.overflowed, self.over) = (true, true);
+            self.extent = Extent::Beyond;
             return;
         }
         self.blocks += 1;

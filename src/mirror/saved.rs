@@ -7,10 +7,12 @@ use thiserror::Error;
 use xxhash_rust::xxh64::xxh64;
 
 use super::Mirror;
+use super::said::{Extent, Group};
 use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use super::tree::Node;
 use crate::limits::STEP_BYTES;
 use crate::scan::Cut;
+use crate::vocabulary::Run;
 
 /// Why bytes are not taken for a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -50,16 +52,19 @@ impl Mirror {
         out.extend_from_slice(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend(sample().to_le_bytes());
-        let group = self.group.flatten();
-        // 3: others alone were told of.
-        let grouped = match self.group {
-            None => 3 * u8::from(self.passed_over),
-            Some(group) => 1 + u8::from(group.is_some()),
+        let extent: u8 = match self.extent {
+            Extent::Within => 0,
+            Extent::Beyond => 1,
+            Extent::GivenUp => 2,
         };
-        // 1: still over.
-        let overflowed = if self.over { 1 } else { 2 * u8::from(self.overflowed) };
-        out.extend([overflowed, grouped]);
-        out.extend(group.unwrap_or_default().to_le_bytes());
+        let (group, number): (u8, u32) = match self.group {
+            Group::Unknown => (0, 0),
+            Group::Read(None) => (1, 0),
+            Group::Read(Some(number)) => (2, number),
+            Group::OthersAlone => (3, 0),
+        };
+        out.extend([extent, group]);
+        out.extend(number.to_le_bytes());
         out.extend((all.len() as u32).to_le_bytes());
         let mut places = vec![NOWHERE; all.iter().max().map_or(0, |most| *most as usize + 1)];
         for (place, &at) in (0..).zip(&all) {
@@ -70,7 +75,7 @@ impl Mirror {
         out.extend(xxh64(&out[begin..], 0).to_le_bytes());
     }
 
-    /// What was saved, with room for so many blocks; nobody is told of it before [`Mirror::retell`].
+    /// What was saved, with room for so many blocks; nobody is told of it before [`Mirror::retell_on`].
     pub fn restore(bytes: &[u8], blocks_max: u32) -> Result<Mirror, Refused> {
         let (bytes, sum) = bytes.split_last_chunk().ok_or(Refused::Foreign)?;
         let mut reader = Reader(bytes);
@@ -98,12 +103,20 @@ impl Mirror {
     /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from few
     /// tokens to more, nodes without a block have followers.
     fn fill(&mut self, reader: &mut Reader<'_>) -> Result<(), Refused> {
-        let [overflowed, group] = reader.take()?;
+        let [extent, group] = reader.take()?;
         let number = reader.u32()?;
-        (self.overflowed, self.over) = (overflowed != 0, overflowed == 1);
-        let groups = [None, Some(None), Some(Some(number)), None];
-        self.group = groups.get(group as usize).copied().ok_or(Refused::Nonsense)?;
-        self.passed_over = group == 3;
+        self.extent = match extent {
+            0 => Extent::Within,
+            1 => Extent::Beyond,
+            _ => Extent::GivenUp,
+        };
+        self.group = match group {
+            0 => Group::Unknown,
+            1 => Group::Read(None),
+            2 => Group::Read(Some(number)),
+            3 => Group::OthersAlone,
+            _ => return Err(Refused::Nonsense),
+        };
         let count = reader.u32()?;
         if count as usize > super::Room::of(self.blocks_max).nodes {
             return Err(Refused::Beyond);
@@ -158,7 +171,7 @@ fn write(node: &Node, above: u32, out: &mut Vec<u8>) {
     out.push(
         flag(node.parent.is_some(), FOLLOWS)
             | flag(text.is_some(), READ)
-            | flag(text.is_some_and(|text| text.lead), LEAD)
+            | flag(text.is_some_and(|text| text.run.leads()), LEAD)
             | flag(node.ambiguous, AMBIGUOUS),
     );
     out.extend(node.name.to_le_bytes());
@@ -199,7 +212,7 @@ fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
     let cut = Cut::from_bytes(&reader.take()?).ok_or(Refused::Nonsense)?;
     node.tokens_before = reader.u32()?;
     let tokens = reader.u32()?;
-    node.text = Ok(Text { root, cut, tokens, lead: flags & LEAD != 0 });
+    node.text = Ok(Text { root, cut, tokens, run: Run::at(flags & LEAD != 0) });
     (node.block_before, node.block_last) = (reader.u64()?, reader.u64()?);
     let links = reader.u32()?;
     let steps = cut.bytes().min(TEXT_BYTES_MAX) / STEP_BYTES as u64;

@@ -4,7 +4,7 @@ use super::{Counts, Reading};
 use crate::kvevents::{ExtraKey, Stored};
 use crate::limits::{BLOCK_BYTES, LINKS_MAX};
 use crate::scan::{Cut, Step};
-use crate::vocabulary::{Lead, Vocabulary};
+use crate::vocabulary::{Run, Vocabulary};
 
 /// Links behind so many bytes are of no use: no prompt is asked for further than this.
 pub(super) const TEXT_BYTES_MAX: u64 = (LINKS_MAX * BLOCK_BYTES) as u64;
@@ -17,8 +17,8 @@ pub(super) struct Text {
     pub root: u64,
     pub cut: Cut,
     pub tokens: u32,
-    /// A space that comes next is the tokenizer's.
-    pub lead: bool,
+    /// Of its tokens.
+    pub run: Run,
 }
 
 /// Why the text of a block is not known. What follows it is not known for the same reason.
@@ -59,7 +59,7 @@ impl Unread {
 impl Text {
     /// That of a prompt of which nothing is there yet.
     pub fn begin(root: u64, vocabulary: &Vocabulary) -> Text {
-        Text { root, cut: Cut::default(), tokens: 0, lead: vocabulary.lead() != Lead::Nowhere }
+        Text { root, cut: Cut::default(), tokens: 0, run: Run::begin(vocabulary) }
     }
 
     /// The text of the block at `place`, which follows this; `step` is called with the steps that end in it.
@@ -78,7 +78,7 @@ impl Text {
             u32::try_from(tokens.len()).ok().and_then(|more| self.tokens.checked_add(more)).ok_or(Unread::Deep)?;
         stage.clear();
         for token in tokens {
-            let text = self.unpadded(vocabulary, *token).ok_or(Unread::Opaque)?;
+            let text = self.run.text(vocabulary, *token).ok_or(Unread::Opaque)?;
             if stage.len() + text.len() > STAGE_BYTES {
                 self.cut.push(self.root, stage, &mut step);
                 stage.clear();
@@ -95,23 +95,6 @@ impl Text {
         }
         self.cut.push(self.root, stage, &mut step);
         Ok(self)
-    }
-
-    /// What a token adds to the text: its own, without the space that the tokenizer put before the text, or behind a
-    /// special token.
-    fn unpadded<'v>(&mut self, vocabulary: &'v Vocabulary, token: u32) -> Option<&'v [u8]> {
-        let text = vocabulary.text(token)?;
-        if vocabulary.lead() == Lead::Nowhere {
-            return Some(text);
-        }
-        if vocabulary.is_special(token) {
-            // What the tokenizer itself puts before a prompt is not where the text begins.
-            let begins = self.lead && vocabulary.begins().contains(&token);
-            self.lead = vocabulary.lead() == Lead::BehindSpecial || begins;
-            return Some(text);
-        }
-        let lead = std::mem::replace(&mut self.lead, false);
-        Some(text.strip_prefix(b" ").filter(|_| lead).unwrap_or(text))
     }
 }
 

@@ -177,13 +177,14 @@ impl Mirror {
         true
     }
 
-    /// Tells of all that is held, as if it had come just now.
+    /// [`Mirror::retell_on`] in one piece, for tests.
     pub fn retell(&self, sink: &mut impl Sink) {
         let mut telling = Telling::default();
         while !self.retell_on(&mut telling, sink, &mut Stint::default()) {}
     }
 
-    /// The same in pieces, between which nothing changes; true when it is done.
+    /// Tells of all that is held, as if it had come just now, in pieces between which nothing changes; true when it is
+    /// done.
     pub fn retell_on(&self, telling: &mut Telling, sink: &mut impl Sink, stint: &mut Stint) -> bool {
         let told = telling.told.get_or_insert_with(|| Links::new(self.links.shared()));
         loop {

@@ -57,19 +57,6 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
 }
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {
-    let in_flight = eligible.load(eligible.row(slot)?, slot, loads);
-    let (endpoint, caps) = (eligible.id(slot), eligible.caps(slot, loads));
-    Some(Choice {
-        endpoint,
-        reason,
-        runner_up: None,
-        slots: None,
-        caps,
-        in_flight,
-        total: None,
-        tokens: None,
-        costs: None,
-        room: true,
-        needs: 0,
-    })
+    let load = eligible.load(eligible.row(slot)?, slot, loads);
+    Some(Choice::at(eligible, loads, slot, load, reason))
 }

@@ -1,15 +1,13 @@
 //! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds
 //! of them.
 
-use crate::fleet::Endpoint;
+use crate::fleet::{ANSWER_TOKENS, Endpoint};
 
 /// Parts of a whole are counted in two to this: to make integers of fractions would take a choice longer than all else.
 pub(super) const PARTS_BITS: u32 = 20;
 /// How full a cache may be made, in percent: by a prompt that it holds most of, and by others.
 const FILL_WARM: u64 = 97;
 const FILL_COLD: u64 = 90;
-/// Tokens of an answer for which there must be room.
-const ANSWER: i64 = 64;
 
 /// What is known of an endpoint's KV cache, in one line of memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,8 +21,7 @@ pub(super) struct Cache {
     pub(super) capacity: u64,
     /// See [`Endpoint::dispatched_at`].
     dispatched_at: i64,
-    /// What may be dispatched in all until it is as full as it may be made, by a prompt that it holds most of and by
-    /// others.
+    /// Value of `dispatched` up to which a further prompt still fits: one that is mostly held here, and any other.
     until_warm: i64,
     until_cold: i64,
     /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours
@@ -117,7 +114,7 @@ const NOW: i64 = i64::MAX / 2;
 fn until(dispatched_at: i64, fill: u64, capacity: u64, tokens: i64) -> i64 {
     match capacity {
         0 => i64::MAX,
-        _ => dispatched_at + (fill * capacity / 100) as i64 - tokens - ANSWER,
+        _ => dispatched_at + (fill * capacity / 100) as i64 - tokens - ANSWER_TOKENS as i64,
     }
 }
 

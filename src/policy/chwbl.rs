@@ -1,13 +1,13 @@
 //! Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, arXiv 1608.01350): a key goes
 //! to its home on the ring while that is below its bound, then to the next endpoint clockwise.
 //!
-//! Two bounds. [`slots`] is ours: integers, weighted, with a slack, since a purely relative bound sprays a
+//! Two bounds. [`weighted_bound`] is ours: integers, weighted, with a slack, since a purely relative bound sprays a
 //! hot prefix over the fleet at low counts (at a mean of 10 requests, Poisson noise alone passes 125 % for
-//! 18 % of endpoints). [`kubeai_slots`] is KubeAI's published rule, so that its users can compare.
+//! 18 % of endpoints). [`kubeai_bound`] is KubeAI's published rule, so that its users can compare.
 
 use crate::fleet::{Endpoint, Loads};
 use crate::limits::ENDPOINTS_MAX;
-use crate::policy::pool::Row;
+use crate::policy::eligible::Row;
 use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, balance};
 
 /// A walk past full endpoints ends after this many points per endpoint: one of n endpoints of equal
@@ -55,23 +55,17 @@ pub(super) fn bounded(
         }
         // Of one on trial the bound is for the trial's own: what is open there from before is past choosing.
         let before = eligible.open_before(row, slot, loads);
-        let slots = bound(&pool.settings, row, eligible, total).saturating_add(before);
+        let bound = bound(&pool.settings, row, eligible, total).saturating_add(before);
         let load = eligible.load(row, slot, loads);
-        if load < slots && !eligible.at_cap(row, slot, loads) {
+        if load < bound && !eligible.at_cap(row, slot, loads) {
+            let reason = if home.is_none() { reasons.home } else { reasons.spill };
             return Some(Choice {
-                endpoint: eligible.id(slot),
-                reason: if home.is_none() { reasons.home } else { reasons.spill },
                 runner_up: home.or_else(|| {
                     points.by_ref().take(POINTS_FOR_NEXT).find(|&next| next != slot && eligible.row(next).is_some())
                 }),
-                slots: Some(slots - row.foreign),
-                caps: eligible.caps(slot, loads),
-                in_flight: load,
+                bound: Some(bound - row.foreign),
                 total: Some(total),
-                tokens: None,
-                costs: None,
-                room: true,
-                needs: 0,
+                ..Choice::at(eligible, loads, slot, load, reason)
             });
         }
         home.get_or_insert(slot);
@@ -92,19 +86,9 @@ fn all_full(
     let open = home.and_then(|home| Some((home, eligible.row(home)?)));
     let open = open.filter(|(home, row)| !eligible.at_cap(row, *home, loads));
     let choice = match (pool.settings.bound, open) {
-        (Bound::Kubeai, Some((home, row))) => Choice {
-            endpoint: eligible.id(home),
-            reason: Reason::AllFull,
-            runner_up: None,
-            slots: None,
-            caps: eligible.caps(home, loads),
-            in_flight: eligible.load(row, home, loads),
-            total: None,
-            tokens: None,
-            costs: None,
-            room: true,
-            needs: 0,
-        },
+        (Bound::Kubeai, Some((home, row))) => {
+            Choice::at(eligible, loads, home, eligible.load(row, home, loads), Reason::AllFull)
+        }
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
         // The walk met none that takes requests: rare, and nothing was full.
         _ => balance::least_load(eligible, loads, request, reasons.spill)?,
@@ -118,9 +102,9 @@ fn bound(settings: &Settings, row: &Row, eligible: &Eligible, total: u64) -> u32
     match settings.bound {
         Bound::Slots => {
             let (percent, slack) = (settings.load_percent, part_of(settings.load_slack, row));
-            slots(total, row.weight.into(), eligible.weight(), percent, slack)
+            weighted_bound(total, row.weight.into(), eligible.weight(), percent, slack)
         }
-        Bound::Kubeai => part_of(kubeai_slots(total, eligible.slots().len() as u64, settings.load_percent), row),
+        Bound::Kubeai => part_of(kubeai_bound(total, eligible.slots().len() as u64, settings.load_percent), row),
     }
 }
 
@@ -137,7 +121,7 @@ fn part_of(count: u32, row: &Row) -> u32 {
 /// is below. T is the load over the eligible endpoints before this request, w/W the endpoint's share of
 /// their weights, c in percent. Rounded up, so that the bounds of a fleet never add up to less than T+1.
 #[inline]
-fn slots(total: u64, weight: u64, weights: u64, percent: u32, slack: u32) -> u32 {
+fn weighted_bound(total: u64, weight: u64, weights: u64, percent: u32, slack: u32) -> u32 {
     let share = (total + 1).saturating_mul(weight);
     // A weight sum of 0 belongs to no eligible endpoint.
     let weights = weights.max(1);
@@ -148,9 +132,9 @@ fn slots(total: u64, weight: u64, weights: u64, percent: u32, slack: u32) -> u32
 
 /// KubeAI (since 2025-05): an endpoint is acceptable when `load <= (T+1)/n * factor` in floating point, with
 /// load and T counted before placement, n the endpoints (their "or T is 0" follows: then load is 0). For a
-/// whole load, `load < slots` says the same with the integer part plus one.
+/// whole load, `load < bound` says the same with the integer part plus one.
 #[inline]
-fn kubeai_slots(total: u64, endpoints: u64, percent: u32) -> u32 {
+fn kubeai_bound(total: u64, endpoints: u64, percent: u32) -> u32 {
     // The order of the operations is theirs, so that rounding is too.
     let average = (total + 1) as f64 / endpoints as f64;
     let threshold = average * (f64::from(percent) / 100.0);

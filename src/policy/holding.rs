@@ -25,7 +25,7 @@ pub(super) fn in_force(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     // Nothing is known of its prompt, so nothing can be said of room.
     let Some(tokens) = choice.tokens else { return false };
     let prompt = u64::from(tokens.held) + u64::from(tokens.new);
-    let much = tokens.new > loads.mean_new(pool.id.0);
+    let much = tokens.new > loads.mean_new(pool.id);
     100 * u64::from(tokens.held) < THERE * prompt || much && answers_are_short(pool, loads, choice)
 }
 
@@ -35,7 +35,7 @@ fn answers_are_short(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
     let place = pool.eligible().slots().binary_search(&choice.endpoint.slot).ok();
     let cache = place.and_then(|place| pool.eligible().caches().get(place));
     let own = cache.map_or(1.0, |cache| cache.own_part());
-    let (prompt, answer) = (loads.mean_prompt(pool.id.0) as f32, loads.mean_answer(pool.id.0) as f32);
+    let (prompt, answer) = (loads.mean_prompt(pool.id) as f32, loads.mean_answer(pool.id) as f32);
     ANSWERS * answer <= own * (prompt + answer)
 }
 
@@ -70,13 +70,13 @@ mod tests {
     /// Beside others of which so many tokens are there.
     fn holds_beside(others: u32, used: f32, resident_at: u64, prompt: u32, answer: u32, held: u32) -> bool {
         let counters = Counters::leak();
-        (0..2_000).for_each(|_| counters.prompt(0, prompt, others));
-        (0..2_000).for_each(|_| counters.answer(0, answer));
+        (0..2_000).for_each(|_| counters.prompt(PoolId(0), prompt, others));
+        (0..2_000).for_each(|_| counters.answer(PoolId(0), answer));
         let choice = Choice {
             endpoint: EndpointId { slot: 3, generation: 1 },
             reason: Reason::Warm,
             runner_up: None,
-            slots: None,
+            bound: None,
             caps: Caps::NONE,
             in_flight: 1,
             total: None,

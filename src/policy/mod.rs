@@ -12,6 +12,7 @@ mod best;
 mod cache;
 mod chwbl;
 mod cost;
+mod eligible;
 mod holding;
 mod lengths;
 mod pool;
@@ -23,8 +24,10 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
+pub use crate::fleet::PoolId;
 pub use cost::{Cost, Costs};
-pub use pool::{Eligible, Pool, PoolId};
+pub use eligible::Eligible;
+pub use pool::Pool;
 pub use settings::{Bound, Queueing, Settings, ShadowPolicy};
 pub use warm::Prompt;
 
@@ -231,8 +234,8 @@ pub struct Choice {
     /// comes next.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
-    pub slots: Option<u32>,
-    /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `slots` never to be
+    pub bound: Option<u32>,
+    /// Most requests of ours it may have whatever the load elsewhere, this one included: unlike `bound` never to be
     /// passed, also not when the choice was made for the last time.
     pub caps: Caps,
     /// Load of the endpoint before this request: ours in flight and foreign.
@@ -245,12 +248,30 @@ pub struct Choice {
     pub costs: Option<Costs>,
     /// Its cache has room for this request. Where nothing is known of that, it has.
     pub room: bool,
-    /// By what requests for one endpoint compare where it has none: there is room for all who need less than one for
-    /// whom there is, in tokens of its cache.
+    /// Tokens of the endpoint's cache that must be free for this prompt and its answer. Where there is room for one
+    /// request, there is for each that needs less.
     pub needs: u32,
 }
 
 impl Choice {
+    /// An endpoint that has this load, where no other figure was looked at.
+    #[inline]
+    pub(super) fn at(eligible: &Eligible, loads: &Loads, slot: u16, load: u32, reason: Reason) -> Choice {
+        Choice {
+            endpoint: eligible.id(slot),
+            reason,
+            runner_up: None,
+            bound: None,
+            caps: eligible.caps(slot, loads),
+            in_flight: load,
+            total: None,
+            tokens: None,
+            costs: None,
+            room: true,
+            needs: 0,
+        }
+    }
+
     /// With its own reason, or [`Reason::Retry`] where endpoints were tried before.
     #[must_use]
     #[inline]
@@ -310,11 +331,7 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
     // Where all of these were tried, or have as many requests as they may, another would refuse this one for good.
-    choose_among(policy, pool.taking(request.context), loads, request)
-}
-
-#[inline]
-fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
+    let pool = pool.taking(request.context);
     let eligible = pool.eligible();
     let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),
@@ -324,9 +341,7 @@ fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_
             Some(key) => chwbl::bounded(pool, loads, request, key, &chwbl::SESSION),
             None => balance::least_load(eligible, loads, request, Reason::NoSession),
         },
-        _ if policy.counts_tokens()
-            && let Some(prompt) = &request.prompt =>
-        {
+        Policy::Warm | Policy::Precise if let Some(prompt) = &request.prompt => {
             warm::least_work(policy, pool, loads, request, prompt)
         }
         Policy::PrefixHash | Policy::Warm | Policy::Precise => match request.key {
@@ -335,8 +350,7 @@ fn choose_among(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_
             None => balance::least_load(eligible, loads, request, Reason::NoPrefix),
         },
     };
-    let choice = choice.ok_or_else(|| Nobody::of(eligible, request))?;
-    Ok(choice)
+    choice.ok_or_else(|| Nobody::of(eligible, request))
 }
 
 /// Whether a request should wait for room where the chosen endpoint has none.

@@ -23,7 +23,7 @@ use crate::index::{Found, Matches, STEPS};
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::best::Best;
 use crate::policy::cache::{Cache, PARTS_BITS, parts};
-use crate::policy::pool::{Row, WHOLE};
+use crate::policy::eligible::{Row, WHOLE};
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
@@ -118,12 +118,12 @@ pub(super) fn least_work(
         }
     };
     note_held(eligible, prompt, held);
-    let mean = u64::from(loads.mean_prompt(pool.id.0));
+    let mean = u64::from(loads.mean_prompt(pool.id));
     let total = eligible.total(loads);
     let theirs = theirs(eligible, total);
     // What others sent there the index knows only from events: as likely they have pushed it out already.
     let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
-    let displaces = NEW * u64::from(parts(known * loads.held_share(pool.id.0)));
+    let displaces = NEW * u64::from(parts(known * loads.held_share(pool.id)));
     let even = (total << EVEN_BITS).div_ceil(eligible.weight().max(1));
     let mut work = Work { eligible, loads, prompt, mean, even, displaces, held, others: Others::default() };
     work.others = Others::of(pool, &work, theirs);
@@ -144,19 +144,16 @@ pub(super) fn least_work(
     let held = work.held(slot);
     let runner_up = best.runner_up(slot);
     let predicted = prompt.tokens_of(prompt.matches.found(slot));
-    let (needs, room) = work.room(slot, u64::from(loads.mean_answer(pool.id.0)));
+    let (needs, room) = work.room(slot, u64::from(loads.mean_answer(pool.id)));
+    let load = eligible.load(eligible.row(slot)?, slot, loads);
+    let reason = if held > 0 { Reason::Warm } else { Reason::Cold };
     Some(Choice {
-        endpoint: eligible.id(slot),
-        reason: if held > 0 { Reason::Warm } else { Reason::Cold },
         runner_up,
-        slots: None,
-        caps: eligible.caps(slot, loads),
-        in_flight: eligible.load(eligible.row(slot)?, slot, loads),
-        total: None,
         tokens: Some(Tokens { held, new: prompt.tokens - held, predicted }),
         costs: work.shown(slot).map(|chosen| Costs { chosen, runner_up: runner_up.and_then(|slot| work.shown(slot)) }),
         room,
         needs: needs.min(u32::MAX.into()) as u32,
+        ..Choice::at(eligible, loads, slot, load, reason)
     })
 }
 
@@ -187,7 +184,7 @@ impl Others {
             points.find(|slot| eligible.row(*slot).is_some())
         });
         let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches));
-        Others { home, worth: (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id.0)) as u64 }
+        Others { home, worth: (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id)) as u64 }
     }
 
     /// Points of the ring that are looked at.

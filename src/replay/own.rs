@@ -164,19 +164,19 @@ impl Own {
     pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
-        let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
+        let mut admission = self.counters.try_admit(choice.endpoint, choice.bound)?;
         self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
-            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
-            self.counters.prompt(pool.id.0, held + new, held);
+            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id)));
+            self.counters.prompt(pool.id, held + new, held);
             match (&mut self.mirror, index) {
                 (Some(mirror), Some(index)) => {
                     let engine = choice.endpoint.slot.into();
                     mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
                 }
                 (None, Some(index)) => {
-                    let answer = self.counters.loads().mean_answer(pool.id.0);
+                    let answer = self.counters.loads().mean_answer(pool.id);
                     let in_blocks = chain.len() as u32 * asked.block_tokens;
                     let beyond = asked.request.prompt.saturating_sub(in_blocks) + answer;
                     let mut chain = chain.to_vec();
@@ -198,7 +198,7 @@ impl Chooser for Own {
     }
 
     fn answered(&mut self, _number: u64, tokens: u32) {
-        self.counters.answer(0, tokens);
+        self.counters.answer(PoolId(0), tokens);
     }
 
     fn first_token(&mut self, number: u64) {

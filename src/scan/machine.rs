@@ -6,7 +6,7 @@
 use super::facts::Facts;
 use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
-use super::kernel::{Kernel, Skip, white_space};
+use super::kernel::{Kernel, Skip, ends_scalar, is_scalar, white_space};
 use super::sample::Sample;
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
@@ -383,7 +383,7 @@ impl Scan {
         self.scalar.put(bytes.get(..length).unwrap_or(bytes));
         match bytes.get(length) {
             None => {}
-            Some(b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t') => self.scalar_ends(self.at + length as u64),
+            Some(&behind) if ends_scalar(behind) => self.scalar_ends(self.at + length as u64),
             Some(_) => self.fail(Fault::Syntax),
         }
         length
@@ -392,8 +392,3 @@ impl Scan {
 
 /// Bytes of a medium that are skipped before they are sampled.
 const SAMPLED_AT_ONCE: usize = 128 << 10;
-
-#[inline]
-fn is_scalar(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
-}

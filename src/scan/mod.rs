@@ -29,7 +29,6 @@ mod rendered;
 mod sample;
 mod section;
 mod text;
-mod tokens;
 mod values;
 mod words;
 
@@ -44,7 +43,6 @@ pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
 pub use rendered::{Renderer, Rendering, Why};
-pub use tokens::Tokens;
 
 /// What a path's bodies look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::Fault;
-use super::kernel::{Kernel, Skip, white_space};
+use super::kernel::{Kernel, Skip, ends_scalar, is_scalar, white_space};
 use super::text::{Decoder, Ended, Taker};
 use super::words::Word;
 
@@ -189,9 +189,7 @@ impl<'a> Reader<'a> {
         let length = rest.iter().position(|&byte| !is_scalar(byte)).ok_or(Fault::Truncated)?;
         self.at += length;
         match rest.get(length) {
-            Some(b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t') if length > 0 => {
-                Ok(rest.get(..length).unwrap_or_default())
-            }
+            Some(&behind) if length > 0 && ends_scalar(behind) => Ok(rest.get(..length).unwrap_or_default()),
             _ => Err(Fault::Syntax),
         }
     }
@@ -214,9 +212,4 @@ impl<'a> Reader<'a> {
         self.at += self.kernel.skip(&mut skip, self.rest()).ok_or(Fault::Truncated)?;
         Ok(true)
     }
-}
-
-#[inline]
-fn is_scalar(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
 }

@@ -1,13 +1,13 @@
 //! The text of tokens: what a model's tokenizer makes of bytes, backwards. No text is cut into tokens here.
 //!
-//! [`read`](Vocabulary::read) takes it from a model's `tokenizer.json`, [`write`](Vocabulary::write) makes text of tokens.
+//! [`read`](Vocabulary::read) takes it from a model's `tokenizer.json`, a [`Run`] makes text of tokens.
 
 mod layout;
 mod read;
-mod write;
+mod run;
 
 pub use read::Unreadable;
-pub use write::{Behind, UnknownId};
+pub use run::Run;
 
 /// Token ids and the bytes that they stand for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

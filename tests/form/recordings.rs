@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use warmfront::scan::Cut;
 use warmfront::template::{self, Message};
-use warmfront::vocabulary::{Behind, Vocabulary};
+use warmfront::vocabulary::{Run, Vocabulary};
 
 use super::templates::message;
 
@@ -40,9 +40,11 @@ fn prompts_are_the_text_of_the_tokens_that_engines_made_of_them() {
         };
         let tokens: Vec<u32> =
             prompt["tokens"].as_array().expect("tokens").iter().map(|id| id.as_u64().expect("an id") as u32).collect();
-        let (mut text, mut behind, mut at) = (Vec::new(), Behind::default(), Vec::new());
+        let (mut text, mut run, mut at) = (Vec::new(), Run::begin(&vocabulary), Vec::new());
         for block in tokens.chunks(BLOCK) {
-            vocabulary.write(block, &mut behind, &mut text).expect("known tokens");
+            for id in block {
+                text.extend_from_slice(run.text(&vocabulary, *id).expect("a known token"));
+            }
             assert_eq!(
                 String::from_utf8_lossy(&text),
                 String::from_utf8_lossy(&bytes[..text.len().min(bytes.len())]),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warmfront::vocabulary::{Behind, Lead, Unreadable, Vocabulary};
+use warmfront::vocabulary::{Lead, Run, Unreadable, Vocabulary};
 
 use super::recordings::TOKENIZER;
 use super::tools::on_processor;
@@ -14,8 +14,8 @@ fn read(file: &Value) -> Result<Vocabulary, Unreadable> {
 }
 
 fn text(vocabulary: &Vocabulary, ids: &[u32]) -> String {
-    let mut out = Vec::new();
-    vocabulary.write(ids, &mut Behind::default(), &mut out).expect("known ids");
+    let mut run = Run::begin(vocabulary);
+    let out: Vec<u8> = ids.iter().flat_map(|id| run.text(vocabulary, *id).expect("a known id")).copied().collect();
     String::from_utf8_lossy(&out).into_owned()
 }
 

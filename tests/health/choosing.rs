@@ -48,8 +48,8 @@ fn request(i: u64) -> Request<'static> {
 fn place(snapshot: &Snapshot, counters: &'static Counters, request: &Request) -> Result<(Choice, Admission), Nobody> {
     for attempt in 1..10_000 {
         let choice = choose(&snapshot.pools[0], counters.loads(), request)?;
-        let slots = choice.slots.filter(|_| attempt < CHOICES_MAX);
-        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(slots)) {
+        let bound = choice.bound.filter(|_| attempt < CHOICES_MAX);
+        if let Some(admission) = counters.try_admit_below(choice.endpoint, choice.caps.and(bound)) {
             return Ok((choice, admission));
         }
     }

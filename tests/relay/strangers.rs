@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use warmfront::counters::stats::{Count, Gauge};
 use warmfront::counters::{Credential, Realm};
 use warmfront::index::Figures;
-use warmfront::policy::Policy;
+use warmfront::policy::{Policy, PoolId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::client::Client;
@@ -224,7 +224,7 @@ fn what_is_let_in_where_nobody_is_kept_out_is_not_remembered() {
 fn what_strangers_send_moves_no_means() {
     let scene = Scene::new("Bearer good", true);
     let loads = scene.front.counters.loads();
-    let means = || (loads.mean_prompt(0), loads.mean_new(0), loads.held_share(0).to_bits());
+    let means = || (loads.mean_prompt(PoolId(0)), loads.mean_new(PoolId(0)), loads.held_share(PoolId(0)).to_bits());
     for at in 0..20 {
         assert_eq!(scene.ask(GOOD, &text(&format!("long {at}"), 40_000)), 200);
     }

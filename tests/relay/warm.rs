@@ -7,7 +7,7 @@ use warmfront::counters::Compared;
 use warmfront::counters::stats::Count;
 use warmfront::exchange::Record;
 use warmfront::fleet::Method;
-use warmfront::policy::Policy;
+use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
 use crate::engine::{Engine, ok, refusing};
@@ -158,8 +158,8 @@ fn answers_take_their_room_in_the_index() {
     };
     let (prompt, answered) = ask(1);
     assert!((8..20).contains(&prompt) && answered == 0, "of 3 KB {prompt} blocks of 256 bytes");
-    front.until("the first answer", |front| front.counters.loads().mean_answer(0) > 64);
-    (0..1_000).for_each(|_| front.counters.answer(0, 2_000));
+    front.until("the first answer", |front| front.counters.loads().mean_answer(PoolId(0)) > 64);
+    (0..1_000).for_each(|_| front.counters.answer(PoolId(0), 2_000));
     let (blocks, answered) = ask(1);
     assert!((prompt + 30..prompt + 33).contains(&blocks) && answered == 0, "8,000 bytes more: {blocks}");
     let (both, answered) = ask(3);
@@ -180,7 +180,7 @@ fn an_answer_that_cannot_be_is_not_believed() {
         assert_eq!(front.ask(post("/v1/chat/completions", conversation(1, 1))).status, 200);
         front.settles();
         assert_eq!(front.count(Count::ToldCompletion), u64::from(tokens));
-        assert_eq!(front.counters.loads().mean_answer(0) > 64, believed, "{tokens}");
+        assert_eq!(front.counters.loads().mean_answer(PoolId(0)) > 64, believed, "{tokens}");
     }
 }
 

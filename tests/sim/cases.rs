@@ -538,8 +538,8 @@ fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
         }
         let after = count();
         assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected);
-        let outcome = counters.outcomes().read(0);
-        assert_eq!((outcome.faults, counters.connect_failures(0), counters.in_flight(0)), (0, 0, 0));
+        let outcomes = counters.outcomes();
+        assert_eq!((outcomes.read(0).faults, outcomes.connect_failures(0), counters.in_flight(0)), (0, 0, 0));
     }
 }
 

@@ -19,7 +19,8 @@ impl Keeper {
 
     /// Failed connects and faults that shards have counted so far (wraps); compare with what was read before.
     pub fn trouble(&self, slot: u16) -> u32 {
-        self.counters.connect_failures(slot).wrapping_add(self.counters.outcomes().read(slot).faults)
+        let outcomes = self.counters.outcomes();
+        outcomes.connect_failures(slot).wrapping_add(outcomes.read(slot).faults)
     }
 
     /// First tokens of streams that came from an endpoint so far; compare with what was read before.

@@ -1,6 +1,6 @@
 //! What one look at those who wait has found: who need not look any more.
 
-use super::place::Place;
+use super::place::{Kind, Place};
 use crate::limits::ENDPOINTS_MAX;
 
 /// For each endpoint what was too much for it. Behind one who found no room only those look that are as urgent, of the
@@ -18,7 +18,7 @@ const _: () = assert!(size_of::<Door>() == 8);
 enum Door {
     Open,
     /// For those as urgent and of the same lane that need less; or for all of those.
-    Below(Option<(u8, u8)>, u32),
+    Below(Option<Kind>, u32),
     Closed,
 }
 

@@ -25,14 +25,14 @@ mod rank;
 mod tenants;
 
 use std::cell::Cell;
-use std::cmp::Ordering::{Equal, Less};
+use std::cmp::Ordering::{Equal, Greater, Less};
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, QUEUE_MAX};
 use drain::Drain;
 use islands::Islands;
 pub use look::Look;
-pub use place::{Line, Place, Turn};
+pub use place::{Line, Order, Place, Turn};
 use rank::{LANES, Rank, Status};
 use tenants::{BookId, Tenants, by_weight};
 pub use tenants::{Paid, Tenant};
@@ -82,7 +82,7 @@ pub struct Newcomer {
     pub held: f32,
     /// Tokens that are to be computed there.
     pub new: u32,
-    /// By what it compares with others for whom there is no room there: [`crate::policy::Choice::needs`].
+    /// Tokens of its cache that must be free for it: [`crate::policy::Choice::needs`].
     pub needs: u32,
     /// Slot of that endpoint.
     pub endpoint: u16,
@@ -165,12 +165,16 @@ impl Queue {
     fn passes(&self, newcomer: &Newcomer) -> bool {
         let urgency = Rank::urgency_of(newcomer.priority);
         let (book, lane) = (self.book(newcomer.endpoint, urgency), newcomer.tenant.lane);
-        let its = (urgency, self.begins(book, lane));
+        let precedence = (urgency, self.begins(book, lane));
         let ended = of(&self.ended, newcomer.endpoint);
         self.ranks_of(self.islands.of(newcomer.endpoint)).all(|(_, rank)| {
-            let other = (rank.urgency(), self.served(rank));
             let waits_there = rank.endpoint() == newcomer.endpoint && !rank.is_a_strangers();
-            its < other || (its == other || !waits_there) && self.looked(rank.endpoint()).0 >= ended
+            let has_looked = || self.looked(rank.endpoint()).end >= ended;
+            match precedence.cmp(&(rank.urgency(), self.served(rank))) {
+                Less => true,
+                Equal => has_looked(),
+                Greater => !waits_there && has_looked(),
+            }
         })
     }
 
@@ -237,7 +241,7 @@ impl Queue {
 
     /// Whether something has ended on its island since the first who waits for its endpoint looked.
     fn has_to_look(&self, rank: Rank) -> bool {
-        self.looked(rank.endpoint()).0 < self.islands.last_end(self.islands.of(rank.endpoint()))
+        self.looked(rank.endpoint()).end < self.islands.last_end(self.islands.of(rank.endpoint()))
     }
 
     fn book(&self, endpoint: u16, urgency: u8) -> BookId {
@@ -267,10 +271,10 @@ impl Queue {
         if self.lanes(book).any(|other| other == lane) { served } else { served.max(self.level(book, lane)) }
     }
 
-    /// Behind how many ends somebody looked at this endpoint last, and the least need there was no room for then.
-    fn looked(&self, endpoint: u16) -> (u64, u32) {
+    /// The last look at this endpoint.
+    fn looked(&self, endpoint: u16) -> Looked {
         let looked = of(&self.looked, endpoint);
-        (looked >> NEEDS_BITS, NEEDS_MAX - (looked as u32 & NEEDS_MAX))
+        Looked { end: looked >> NEEDS_BITS, needs: NEEDS_MAX - (looked as u32 & NEEDS_MAX) }
     }
 
     /// There was no room for who needs so much. Only who is first for an endpoint says that it was looked at.
@@ -326,9 +330,8 @@ impl Queue {
         self.ranks().filter(move |(_, rank)| self.islands.of(rank.endpoint()) == island)
     }
 
-    /// Lowest is first.
-    fn order(&self, rank: Rank, place: usize) -> (u8, u64, u64, usize) {
-        (rank.urgency(), self.served(rank), rank.when(), place)
+    fn order(&self, rank: Rank, place: usize) -> Order {
+        Order { urgency: rank.urgency(), served: self.served(rank), when: rank.when(), place }
     }
 
     /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
@@ -367,6 +370,14 @@ impl Queue {
     fn leaves(&self) {
         self.counts.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// A look that found no room.
+struct Looked {
+    /// Behind so many ends.
+    end: u64,
+    /// The least that was too much then.
+    needs: u32,
 }
 
 fn of(cells: &[AtomicU64], endpoint: u16) -> u64 {

@@ -20,6 +20,24 @@ pub enum Turn {
     Behind(usize),
 }
 
+/// By what those compare that wait for one endpoint, in the order of its fields; lowest is first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Order {
+    pub(super) urgency: u8,
+    /// What its tenant was served for its weight.
+    pub(super) served: u64,
+    /// Since when it has waited; the earlier, the more of its prompt is held.
+    pub(super) when: u64,
+    pub(super) place: usize,
+}
+
+impl Order {
+    /// Who comes later by this goes past nobody for whom room is kept.
+    fn precedence(&self) -> (u8, u64) {
+        (self.urgency, self.served)
+    }
+}
+
 /// See [`Place::line`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Line {
@@ -36,9 +54,9 @@ impl Line {
         self.urgency == other.urgency
     }
 
-    /// Urgency and tenant.
-    pub fn kind(&self) -> (u8, u8) {
-        (self.urgency, self.lane)
+    /// Whose it is, and how urgent.
+    pub fn kind(&self) -> Kind {
+        Kind { urgency: self.urgency, lane: self.lane }
     }
 
     /// Whether it is settled who of both goes first: they have urgency, tenant and island in common.
@@ -50,6 +68,13 @@ impl Line {
     pub fn island(&self) -> u16 {
         self.island
     }
+}
+
+/// What those have in common of whom one's look says what the others would find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kind {
+    urgency: u8,
+    lane: u8,
 }
 
 /// One request's place. Dropping it leaves the queue.
@@ -76,9 +101,8 @@ impl Place {
         self.rank().status() == Status::Waits
     }
 
-    /// What it is compared by with others that wait for the same endpoint, lowest first. It changes as its tenant is
-    /// served.
-    pub fn order(&self) -> (u8, u64, u64, usize) {
+    /// What it is compared by with others that wait for the same endpoint. It changes as its tenant is served.
+    pub fn order(&self) -> Order {
         self.queue.order(self.rank(), self.place)
     }
 
@@ -129,8 +153,13 @@ impl Place {
     pub fn turn(&self) -> Turn {
         let (queue, rank) = (self.queue, self.rank());
         let (own, shard, island) = (queue.order(rank, self.place), queue.owner(self.place), self.line().island());
-        let (open, too_much) = (queue.islands.open(island), queue.looked(rank.endpoint()).1);
-        let (mut first, mut before, mut same): (Option<(_, usize)>, u32, bool) = (None, 0, false);
+        let (open, too_much) = (queue.islands.open(island), queue.looked(rank.endpoint()).needs);
+        // Of other shards' that come before it and have yet to look: the first, how many they are, and whether one of
+        // them waits for the same endpoint.
+        let mut first: Option<Order> = None;
+        let mut before = 0;
+        let mut same = false;
+        // One that comes before it found no room for less.
         let mut needs_too_much = false;
         for (place, other) in queue.ranks_of(island) {
             let order = queue.order(other, place);
@@ -139,12 +168,12 @@ impl Place {
             }
             let has_to_look = queue.has_to_look(other);
             if has_to_look && queue.owner(place) != shard {
-                first = first.filter(|(first, _)| *first < order).or(Some((order, place)));
+                first = Some(first.map_or(order, |first| first.min(order)));
                 before += 1;
                 same |= other.endpoint() == rank.endpoint();
             } else if other.endpoint() == rank.endpoint() {
                 let keeps_room = !other.is_a_strangers();
-                if has_to_look || keeps_room && (order.0, order.1) < (own.0, own.1) {
+                if has_to_look || keeps_room && order.precedence() < own.precedence() {
                     return Turn::Later;
                 }
                 needs_too_much |= self.needs() >= too_much;
@@ -153,7 +182,7 @@ impl Place {
         if needs_too_much {
             return Turn::InVain;
         }
-        first.filter(|_| same || before >= open).map_or(Turn::Now, |(_, place)| Turn::Behind(place))
+        first.filter(|_| same || before >= open).map_or(Turn::Now, |first| Turn::Behind(first.place))
     }
 
     /// It has looked, found no room, and waits for this endpoint from now on, of which it needs so much.

@@ -158,7 +158,7 @@ fn no_room_is_kept_for_strangers() {
     drop((as_much, less));
     assert!(queue.lets_pass(&of(1, known)), "it has looked");
     stranger.aims_at(0, 900, queue.seen());
-    let served = |place: &Place| place.order().1;
+    let served = |place: &Place| place.order().served;
     let (before, paid) = (served(&stranger), queue.passed(&Newcomer { new: 50, ..of(0, Tenant::STRANGERS) }).unwrap());
     assert!(paid.is_a_strangers() && served(&stranger) > before, "on one account for all of them");
 }

@@ -1,11 +1,11 @@
 //! Compares what a ledger says in several places. For tests.
 
-use super::super::rows::{Kept, Rows};
+use super::super::rows::{Holder, Kept};
 use super::{FREE, Ledger, NONE, UNLISTED};
 
 impl Ledger {
     /// Whether cells, tree, list, buckets and rows say the same.
-    pub(in crate::index) fn audit(&self, rows: &Rows, slot: u16) -> Result<(), String> {
+    pub(in crate::index) fn audit(&self, holder: Holder<'_>) -> Result<(), String> {
         let is = |right: bool, at: u32, what: &str| if right { Ok(()) } else { Err(format!("cell {at}: {what}")) };
         let (mut held, mut listed, mut children, mut named, mut found) = (0, 0, 0, 0, 0);
         for at in 0..self.unused {
@@ -16,8 +16,8 @@ impl Ledger {
             held += 1;
             listed += u32::from(cell.newer != UNLISTED);
             named += u32::from(cell.parent() != NONE);
-            is(rows.tag(cell.row, slot).is_some(), at, "its row lacks its bit")?;
-            if let Kept::Sole(said) = rows.kept(cell.row) {
+            is(holder.tag(cell.row).is_some(), at, "its row lacks its bit")?;
+            if let Kept::Sole(said) = holder.rows.kept(cell.row) {
                 is(said == at, at, "its row names another cell")?;
                 found += 1;
             }

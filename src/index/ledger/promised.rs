@@ -2,7 +2,7 @@
 
 use super::super::promises::Promise;
 use super::{Ledger, NONE, PROMISED};
-use crate::index::rows::Rows;
+use crate::index::rows::Holder;
 
 impl Ledger {
     /// This block is held in truth, and so are those before it.
@@ -18,13 +18,12 @@ impl Ledger {
     /// how many blocks. Of a promise whose last block has gone, nothing: the rest is the oldest and goes next.
     pub(in crate::index) fn expire(
         &mut self,
-        rows: &Rows,
-        slot: u16,
+        holder: Holder<'_>,
         promise: Promise,
         is_confirmed: impl FnOnce(u64) -> bool,
     ) -> u32 {
-        let Some(row) = rows.held(promise.last, slot) else { return 0 };
-        let mut at = self.find(rows, row);
+        let Some(row) = holder.held(promise.last) else { return 0 };
+        let mut at = self.find(holder.rows, row);
         if !self.cell(at).is_promised() {
             return 0;
         }
@@ -39,6 +38,6 @@ impl Ledger {
             }
             at = parent;
         }
-        self.fell(rows, slot, at)
+        self.fell(holder, at)
     }
 }

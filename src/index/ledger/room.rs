@@ -1,18 +1,18 @@
 //! The room of a ledger: chunks that come from the pool and go back to it, whether anything is held or not.
 
 use super::{Cell, Chunk, FREE, Ledger, NONE, PROMISED, UNLISTED};
-use crate::index::rows::Rows;
+use crate::index::rows::{Holder, Rows};
 
 impl Ledger {
     /// The capacity, and the chunks that it needs: more are taken from the pool, and surplus ones go back to it. What is
     /// beyond a smaller capacity goes; answers how many blocks that are. No list of chunks stays longer than it need be:
     /// otherwise each would be as long as all there are, sooner or later.
-    pub(in crate::index) fn resize(&mut self, rows: &Rows, slot: u16, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
+    pub(in crate::index) fn resize(&mut self, holder: Holder<'_>, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
         let chunks = self.chunks.len();
         let wanted = (blocks as usize).div_ceil(1 << self.shift);
-        let evicted = self.shrink(rows, slot, blocks);
+        let evicted = self.shrink(holder, blocks);
         if wanted < chunks {
-            self.pack(rows, (wanted << self.shift) as u32);
+            self.pack(holder.rows, (wanted << self.shift) as u32);
             pool.extend(self.chunks.drain(wanted..));
             self.chunks.shrink_to(self.listed_least);
         }
@@ -20,17 +20,17 @@ impl Ledger {
         self.chunks.reserve_exact(more);
         self.chunks.extend(pool.drain(pool.len() - more..));
         if self.chunks.len() != chunks {
-            self.find_anew(rows);
+            self.find_anew(holder.rows);
         }
         self.capacity = blocks.min(self.cells());
         evicted
     }
 
     /// Holds no more than so many blocks; answers how many of the oldest went for that. The chunks stay.
-    pub(in crate::index) fn shrink(&mut self, rows: &Rows, slot: u16, blocks: u32) -> u32 {
+    pub(in crate::index) fn shrink(&mut self, holder: Holder<'_>, blocks: u32) -> u32 {
         self.capacity = blocks.min(self.cells());
         let held = self.held;
-        while self.held > self.capacity && self.evict(rows, slot, NONE) {}
+        while self.held > self.capacity && self.evict(holder, NONE) {}
         held - self.held
     }
 

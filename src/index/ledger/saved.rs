@@ -1,7 +1,7 @@
 //! What is held, told such that another ledger can be made of it.
 
 use super::{Ledger, NONE};
-use crate::index::rows::{Row, Rows, Saved};
+use crate::index::rows::{Holder, Row, Saved};
 
 impl Ledger {
     /// Calls `out` with each row and its parent's, every parent before its children, such that [`Ledger::restore`] of
@@ -31,10 +31,10 @@ impl Ledger {
 
     /// Holds a row that was saved as the youngest, below the one in row `end`, and as long as there is room; false:
     /// there is none.
-    pub(in crate::index) fn restore(&mut self, rows: &Rows, slot: u16, end: Option<Row>, saved: Saved) -> bool {
-        let mut end = end.map_or(NONE, |row| self.find(rows, row));
-        if let Some(row) = rows.held_saved(saved, slot) {
-            end = self.find(rows, row);
+    pub(in crate::index) fn restore(&mut self, holder: Holder<'_>, end: Option<Row>, saved: Saved) -> bool {
+        let mut end = end.map_or(NONE, |row| self.find(holder.rows, row));
+        if let Some(row) = holder.held_saved(saved) {
+            end = self.find(holder.rows, row);
             self.unlist(end);
             self.confirm(end);
             self.list_newest(end);
@@ -44,9 +44,9 @@ impl Ledger {
             self.unlist(end);
             self.confirm(end);
         }
-        let has_room = self.held < self.capacity || self.evict(rows, slot, end);
-        let at = if self.free == NONE { self.unused } else { self.free };
-        let row = if has_room { rows.hold_saved(saved, slot, at) } else { None };
+        let has_room = self.held < self.capacity || self.evict(holder, end);
+        let at = self.next_cell();
+        let row = if has_room { holder.hold_saved(saved, at) } else { None };
         if let Some((row, kept)) = row {
             self.grow(end, false, row, kept);
             end = at;

@@ -1,6 +1,6 @@
 //! Counts what rows say. For tests.
 
-use super::{HOLDERS, LINE, Row, Rows, SHARED, TAG, sole};
+use super::{HOLDERS, Holder, LINE, Row, Rows, SHARED, TAG, sole};
 use crate::atomics::Ordering;
 
 impl Rows {
@@ -25,10 +25,12 @@ impl Rows {
         }
         Ok((used, set))
     }
+}
 
-    /// Whether the row is this slot's, and its block's tag.
-    pub(in crate::index) fn tag(&self, row: Row, slot: u16) -> Option<u64> {
-        let key = self.key(row).load(Ordering::Acquire);
-        self.is_kept(row, key, slot).then_some(key & TAG)
+impl Holder<'_> {
+    /// Whether the row is its own, and its block's tag.
+    pub(in crate::index) fn tag(self, row: Row) -> Option<u64> {
+        let key = self.rows.key(row).load(Ordering::Acquire);
+        self.is_kept(row, key).then_some(key & TAG)
     }
 }

@@ -1,6 +1,6 @@
 //! Rows of an index of equal shape.
 
-use super::{Kept, LINE, Row, Rows, TAG, TAG_FROM};
+use super::{Holder, Kept, LINE, Row, Rows, TAG, TAG_FROM};
 use crate::atomics::Ordering;
 
 /// A row as it is saved.
@@ -26,14 +26,16 @@ impl Rows {
     pub(in crate::index) fn saved(&self, row: Row) -> Saved {
         Saved { bucket: row.0 / LINE as u32, tag: self.key(row).load(Ordering::Relaxed) & TAG }
     }
+}
 
-    /// [`Rows::held`] of one that was saved.
-    pub(in crate::index) fn held_saved(&self, saved: Saved, slot: u16) -> Option<Row> {
-        if self.has_bucket(saved) { self.held_in([saved.bucket; 2], saved.tag & TAG, slot) } else { None }
+impl Holder<'_> {
+    /// [`Holder::held`] of a row that was saved.
+    pub(in crate::index) fn held_saved(self, saved: Saved) -> Option<Row> {
+        if self.rows.has_bucket(saved) { self.held_in([saved.bucket; 2], saved.tag & TAG) } else { None }
     }
 
-    /// [`Rows::hold`] of one that was saved. A block that another endpoint holds in its other bucket gets a row more.
-    pub(in crate::index) fn hold_saved(&self, saved: Saved, slot: u16, cell: u32) -> Option<(Row, Kept)> {
-        if self.has_bucket(saved) { self.hold_in([saved.bucket; 2], saved.tag & TAG, (slot, cell), None) } else { None }
+    /// [`Holder::hold`] of one that was saved. A block that another endpoint holds in its other bucket gets a row more.
+    pub(in crate::index) fn hold_saved(self, saved: Saved, cell: u32) -> Option<(Row, Kept)> {
+        if self.rows.has_bucket(saved) { self.hold_in([saved.bucket; 2], saved.tag & TAG, cell, None) } else { None }
     }
 }

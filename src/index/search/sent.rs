@@ -9,18 +9,18 @@ use crate::fleet::EndpointId;
 use crate::index::Index;
 use crate::index::rows::Rows;
 
-/// Who was sent how many blocks of another chain: the first `found` of these.
+/// Who was sent how many blocks of another chain: the first `count` of these.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     levels: [(u32, Set); DEPTHS_SEARCHED],
-    found: usize,
+    count: usize,
 }
 
 impl Sent {
-    pub(super) const NONE: Sent = Sent { levels: [(0, Set::NONE); DEPTHS_SEARCHED], found: 0 };
+    pub(super) const NONE: Sent = Sent { levels: [(0, Set::NONE); DEPTHS_SEARCHED], count: 0 };
 
     pub(super) fn clear(&mut self) {
-        self.found = 0;
+        self.count = 0;
     }
 }
 
@@ -57,12 +57,12 @@ impl Matches {
         for (place, (depth, holders)) in self.sent.levels.iter_mut().zip(asked.levels()) {
             *place = (depth, *holders);
         }
-        self.sent.found = asked.found.min(DEPTHS_SEARCHED);
+        self.sent.count = asked.count.min(DEPTHS_SEARCHED);
     }
 
     /// Who was sent how many leading blocks of the other chain: the most first, each slot once.
     #[inline]
     pub fn sent(&self) -> impl Iterator<Item = (u32, &Set)> {
-        self.sent.levels[..self.sent.found].iter().map(|(blocks, holders)| (*blocks, holders))
+        self.sent.levels[..self.sent.count].iter().map(|(blocks, holders)| (*blocks, holders))
     }
 }

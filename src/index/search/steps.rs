@@ -50,7 +50,7 @@ impl Matches {
 
     fn split_words<const W: usize>(&mut self, rows: &Rows, steps: &[u64]) {
         // What is known of further levels is less than they hold: the steps behind that say nothing.
-        let searched = self.found.min(DEPTHS_SEARCHED);
+        let searched = self.count.min(DEPTHS_SEARCHED);
         for level in &self.levels[..searched] {
             behind(steps, level.found.blocks).iter().for_each(|&link| rows.warm(link));
         }
@@ -69,8 +69,8 @@ impl Matches {
                 }
                 rest = array::from_fn(|word| rest[word] & !here[word]);
                 if !is_empty(&rest) {
-                    self.levels.copy_within(at..self.found, at + 1);
-                    self.found += 1;
+                    self.levels.copy_within(at..self.count, at + 1);
+                    self.count += 1;
                     self.levels[at + 1].holders.of(&rest);
                 }
                 self.levels[at].found.steps = step as u32 + 1;
@@ -84,7 +84,7 @@ impl Matches {
     /// How many tokens that is which they hold: as many as are known of the last link, or of one of the few before it.
     /// What was promised goes to the end of a block, what engines tell to that of one of theirs.
     pub(in crate::index) fn measure(&mut self, lengths: &Lengths, chain: &[u64], steps: &[u64]) {
-        let levels = &mut self.levels[..self.found];
+        let levels = &mut self.levels[..self.count];
         let last = |found: &Found| link(chain, steps, found.blocks as usize * (STEPS + 1) + found.steps as usize);
         levels.iter().filter_map(|level| last(&level.found)).for_each(|link| lengths.warm(link));
         for Level { found, .. } in levels {
@@ -104,7 +104,7 @@ impl Matches {
     /// block left out.
     #[inline]
     pub fn levels_in_steps(&self) -> impl Iterator<Item = (Found, &Set)> {
-        self.levels[..self.found].iter().map(|level| (level.found, &level.holders))
+        self.levels[..self.count].iter().map(|level| (level.found, &level.holders))
     }
 }
 

@@ -113,6 +113,18 @@ pub(super) fn white_space(bytes: &[u8]) -> usize {
     bytes.iter().position(|byte| !matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).unwrap_or(bytes.len())
 }
 
+/// Whether a number or literal may have this byte in it.
+#[inline]
+pub(super) fn is_scalar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
+}
+
+/// Whether this byte may stand behind one.
+#[inline]
+pub(super) fn ends_scalar(byte: u8) -> bool {
+    matches!(byte, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t')
+}
+
 /// Bytes compared at once.
 pub(super) const BLOCK: usize = 64;
 /// So many bytes are looked at word by word before the search for a far byte is set up.

@@ -1,9 +1,8 @@
 //! Prompts that are no chats: a text, or token ids.
 
-use super::super::tokens::Tokens;
 use super::super::words::Scalar;
 use super::{Why, Writer};
-use crate::vocabulary::Lead;
+use crate::vocabulary::{Lead, Run};
 
 impl Writer<'_> {
     /// The value of `prompt`. Of several prompts the first.
@@ -61,7 +60,7 @@ impl Writer<'_> {
 
     /// Token ids up to the end of their list; the first is there.
     fn ids(&mut self) -> Result<(), Why> {
-        let (form, mut run, mut opening) = (self.form, Tokens::default(), false);
+        let (form, mut run, mut opening) = (self.form, Run::begin(&self.form.vocabulary), false);
         loop {
             let written = self.reader.token_ids(self.ids);
             let (ids, _) = self.ids.as_chunks::<4>();

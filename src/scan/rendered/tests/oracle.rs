@@ -4,8 +4,8 @@ use super::super::{ALTERING, Api, Form, Renderer, Why};
 use super::calls::arguments;
 use super::random::Json;
 use crate::limits::BLOCK_BYTES;
-use crate::scan::{Chat, Cut, Place, Tokens, Turn};
-use crate::vocabulary::Lead;
+use crate::scan::{Chat, Cut, Place, Turn};
+use crate::vocabulary::{Lead, Run};
 
 /// What chains begin with here.
 pub const ROOT: u64 = 0x0123_4567_89ab_cdef;
@@ -343,7 +343,7 @@ fn bare(form: &Form, begins: bool, prompt: &Json) -> (Vec<u8>, Vec<Why>) {
 }
 
 fn tokens(form: &Form, ids: &[Json]) -> (Vec<u8>, Vec<Why>) {
-    let (mut text, mut run) = (Vec::new(), Tokens::default());
+    let (mut text, mut run) = (Vec::new(), Run::begin(&form.vocabulary));
     for id in ids {
         let Json::Raw(id) = id else { return (Vec::new(), vec![Why::Prompt]) };
         let Some(bytes) = id.parse().ok().and_then(|id| run.text(&form.vocabulary, id)) else {
