@@ -157,7 +157,6 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Erro
         placement = %placement,
         "starting"
     );
-    say_wanting(&config);
     let shared = Shared {
         published: setup.published,
         process: setup.process,
