@@ -26,6 +26,7 @@ pub mod policy;
 pub mod prefix;
 pub mod publish;
 pub mod replay;
+pub mod resolver;
 pub mod ring;
 pub mod scan;
 pub mod shard;

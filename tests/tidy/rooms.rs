@@ -63,6 +63,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints and their health"),
             ("scan", "`/explain` scans as a shard would"),
             ("calendar", "times in lines of the access log"),
+            ("resolver", "where engines are"),
             ("limits", "most endpoints, longest answers"),
         ],
     ),
@@ -116,7 +117,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "most blocks, longest chain"),
         ],
     ),
-    ("kvevents", &[("limits", "sizes of messages")]),
+    ("kvevents", &[("resolver", "where engines publish"), ("limits", "sizes of messages")]),
     (
         "counters",
         &[
@@ -169,6 +170,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("calendar", &[]),
+    ("resolver", &[]),
     ("atomics", &[]),
     ("pages", &[]),
     ("limits", &[]),
