@@ -35,3 +35,4 @@ pub mod snapshot;
 pub mod succession;
 pub mod template;
 pub mod vocabulary;
+pub mod want;

@@ -155,7 +155,7 @@ impl Door {
     /// No descriptor, or the port is taken: it may be otherwise a while later.
     async fn unreachable(&self, error: io::Error) -> Result<Link, Ended> {
         sleep(self.pace.again_most).await;
-        Err(Ended::Unreachable(error.kind()))
+        Err(Ended::before(&error))
     }
 
     /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not

@@ -14,13 +14,20 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::{Broken, Progress, Role, Wire};
 use crate::resolver;
+use crate::want::is_want;
 
 /// Why a connection ended, or did not begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Ended {
     /// No connection, or no port to wait on.
     #[error("no connection: {0}")]
-    Unreachable(ErrorKind),
+    Unreachable(String),
+    /// Its host could not be looked up.
+    #[error("no connection: {0}: {1}")]
+    Unknown(String, String),
+    /// There was no descriptor, or memory, to connect or wait with: nothing is known of the peer.
+    #[error("nothing is left to connect with: {0}")]
+    Want(String),
     /// The peer closed it, or its machine did.
     #[error("the peer closed the connection")]
     Closed,
@@ -36,6 +43,13 @@ pub enum Ended {
     /// It has an address that the engine has not.
     #[error("{0} is no address of this engine; to hear it all the same, write kv_events = \"told\" below its `url`")]
     Stranger(IpAddr),
+}
+
+impl Ended {
+    /// There is no connection because of this.
+    pub(super) fn before(error: &io::Error) -> Ended {
+        if is_want(error) { Ended::Want(error.to_string()) } else { Ended::Unreachable(error.to_string()) }
+    }
 }
 
 /// What came.
@@ -64,11 +78,14 @@ impl Peer {
     }
 
     /// Where that is. Its own host has been looked up by who knows its addresses.
-    async fn at(&self, to: &Endpoint) -> io::Result<Vec<SocketAddr>> {
-        match &self.addresses {
-            Some(own) if to.host == self.host => Ok(own.iter().map(|ip| SocketAddr::new(*ip, to.port)).collect()),
-            _ => resolver::addresses(&to.host, to.port).await,
+    async fn at(&self, to: &Endpoint) -> Result<Vec<SocketAddr>, Ended> {
+        if let Some(own) = self.addresses.as_ref().filter(|_| to.host == self.host) {
+            return Ok(own.iter().map(|ip| SocketAddr::new(*ip, to.port)).collect());
         }
+        resolver::addresses(&to.host, to.port).await.map_err(|error| match Ended::before(&error) {
+            Ended::Unreachable(why) => Ended::Unknown(to.host.clone(), why),
+            want => want,
+        })
     }
 }
 
@@ -76,23 +93,30 @@ impl Peer {
 /// names is not to be spoken to because it says so. Each has its part of the time, since one that swallows whatever is
 /// sent to it would hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
-    let unreachable = |error: io::Error| Ended::Unreachable(error.kind());
-    let all = peer.at(to).await.map_err(unreachable)?;
+    let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();
     if let (true, Some(other)) = (theirs.is_empty(), all.first()) {
         return Err(Ended::Stranger(other.ip()));
     }
     let ends = Instant::now() + within;
-    let mut ended = Ended::Unreachable(ErrorKind::NotFound);
+    let mut ended = Ended::Unreachable("its host has no address".into());
     for (place, address) in theirs.iter().enumerate() {
         let part = ends.saturating_duration_since(Instant::now()) / (theirs.len() - place) as u32;
         match timeout(part, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => ended = unreachable(error),
-            Err(_) => ended = Ended::Unreachable(ErrorKind::TimedOut),
+            Ok(Err(error)) => ended = Ended::before(&error),
+            Err(_) => ended = Ended::Unreachable("nobody took the connection in time".into()),
         }
     }
     Err(ended)
+}
+
+/// Whether whoever it is takes a connection there, which ends at once.
+///
+/// # Errors
+/// Why there is none.
+pub async fn reach(to: &Endpoint, within: Duration) -> Result<(), Ended> {
+    reached(to, &Peer::default(), within).await.map(drop)
 }
 
 #[derive(Debug)]
@@ -232,5 +256,21 @@ mod tests {
         assert!(!connects.is_finished());
         drop(others);
         assert!(connects.await.unwrap());
+    }
+
+    #[test]
+    fn why_there_is_no_connection_is_said_in_words() {
+        let of = |number| Ended::before(&io::Error::from_raw_os_error(number)).to_string();
+        assert_eq!(of(libc::EPROTO), "no connection: Protocol error (os error 71)");
+        assert_eq!(of(libc::ENFILE), "nothing is left to connect with: Too many open files in system (os error 23)");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_nobody_knows_is_told_from_one_that_cannot_be_reached() {
+        // Longer than a label may be: nobody is asked.
+        let to = Endpoint { host: "a".repeat(64), port: 1, waits: false };
+        let ended = reach(&to, Duration::from_secs(10)).await.unwrap_err();
+        assert!(matches!(&ended, Ended::Unknown(host, _) if *host == to.host), "{ended:?}");
+        assert!(!ended.to_string().contains("uncategorized"), "{ended}");
     }
 }

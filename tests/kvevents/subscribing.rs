@@ -23,7 +23,7 @@ async fn an_engine_that_is_not_there_yet_is_tried_again() {
     drop(engine);
     let mut consumer = Consumer::of(place, None);
     for _ in 0..4 {
-        consumer.expect(&["offline Unreachable(ConnectionRefused)"]).await;
+        consumer.expect(&[r#"offline Unreachable("Connection refused (os error 111)")"#]).await;
     }
     let engine = tokio::net::TcpListener::bind(address).await.unwrap();
     let (_, mut publisher) =
@@ -189,7 +189,7 @@ async fn only_the_engine_is_connected_to() {
     of(at(&other), at(&other)).expect(&["offline Stranger(127.0.3.2)"]).await;
     // As if an engine connected to us at an address that is taken.
     let waits = Endpoint { waits: true, ..at(&other) };
-    of(waits, at(&other)).expect(&["offline Unreachable(AddrInUse)"]).await;
+    of(waits, at(&other)).expect(&[r#"offline Unreachable("Address already in use (os error 98)")"#]).await;
     let mut consumer = of(at(&own), at(&other));
     let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&own));
     publisher.publish(1, 0).await;
@@ -203,7 +203,7 @@ async fn only_the_engine_is_connected_to() {
 async fn a_port_that_is_taken_is_said() {
     let engine = listener().await;
     let place = format!("@tcp://{}", engine.local_addr().unwrap()).parse().unwrap();
-    Consumer::of(place, None).expect(&["offline Unreachable(AddrInUse)"]).await;
+    Consumer::of(place, None).expect(&[r#"offline Unreachable("Address already in use (os error 98)")"#]).await;
 }
 
 /// As a vLLM tells where it publishes that was told to take any port.

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::finding::{Change, Finding, Mark, Publish, is_plain, shown};
@@ -13,7 +12,7 @@ use super::server::Info;
 use crate::config::{KvEvents, Upstream};
 use crate::control::client::{Answer, CallError};
 use crate::control::scrape::EngineKind;
-use crate::kvevents::{EVENTS_PORT, Endpoint, Settings, as_listed, listed};
+use crate::kvevents::{EVENTS_PORT, Ended, Endpoint, Settings, as_listed, listed, reach};
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
@@ -222,12 +221,10 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
         [] => String::new(),
     };
     if let Some(((rank, settings), heard)) = tried().find(|(_, heard)| !heard.connected) {
-        let why = heard.ended.map_or("no answer within a second".into(), |why| why.to_string());
         let words = format!(
-            "{place}; but rank {rank} cannot be heard from here at {}: {}.\n\
-             Let the port through firewall and container",
+            "{place}; but rank {rank} cannot be heard from here at {}: {}",
             settings.events,
-            shown(&why)
+            unreached(heard.ended.as_ref())
         );
         return Finding::advice(EVENTS, words);
     }
@@ -251,6 +248,17 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
     }
 }
 
+/// Why there is no connection, and what to do; none: it took too long.
+fn unreached(ended: Option<&Ended>) -> String {
+    let why = ended.map_or("no answer within a second".into(), Ended::to_string);
+    let advice = match ended {
+        Some(Ended::Unknown(..)) => "Is it called so, also from here?",
+        Some(Ended::Want(_)) => "Ask again when there is some",
+        _ => "Let the port through firewall and container",
+    };
+    format!("{}.\n{advice}", shown(&why))
+}
+
 /// Whether what was missed can be asked for.
 async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -> Finding {
     if first.replay.is_none() {
@@ -266,15 +274,12 @@ async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -
             return with(Finding::advice(REPLAY, words), known.publish_on(first));
         }
         // Nothing is asked: an answer may be thousands of messages.
-        let why = match timeout(PATIENCE, TcpStream::connect((&*at.host, at.port))).await {
-            Ok(Ok(_)) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer within a second".to_owned(),
+        let why = match timeout(PATIENCE, reach(at, PATIENCE)).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(ended)) => Some(ended),
+            Err(_) => None,
         };
-        let words = format!(
-            "at {at}, which cannot be reached from here: {}.\nLet the port through firewall and container",
-            shown(&why)
-        );
+        let words = format!("at {at}, which cannot be reached from here: {}", unreached(why.as_ref()));
         return Finding::advice(REPLAY, words);
     }
     let at = first.replay.as_ref().map(Endpoint::to_string).unwrap_or_default();
@@ -311,6 +316,20 @@ mod tests {
         assert_eq!(found[1].change, Some(Change::Publish(publish)));
         let here = told("127.0.0.1", LOCAL_REPLAY, heard(), false);
         assert!(here[1].mark == Mark::Advice && here[1].words.contains("cannot be reached from here"), "{here:?}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_behind_no_firewall() {
+        // Longer than a label may be: nobody is asked.
+        let host = "a".repeat(64);
+        let [events, replay] = [9_800, 9_900].map(|port| Endpoint { host: host.clone(), port, waits: false });
+        let settings = Settings { events, replay: Some(replay), topic: String::new(), peers: None };
+        let sources = Sources::Listed(vec![(0, settings)]);
+        let ended = Some(Ended::Unknown(host.clone(), "Name or service not known".into()));
+        let heard = [Heard::default(), Heard { ended, ..Heard::default() }].map(|heard| said(&sources, heard, "gpu-1", false, true));
+        let lets_through = |found: &Finding| found.words.contains("Let the port through firewall and container");
+        assert_eq!(heard.each_ref().map(|found| lets_through(&found[0])), [true, false], "{heard:?}");
+        assert!(heard.iter().all(|found| !lets_through(&found[1]) && found[1].words.contains(&host)), "{heard:?}");
     }
 
     #[test]
