@@ -13,7 +13,7 @@ use super::load::{self, Lines, Page};
 use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
-use crate::config::{Config, Upstream};
+use crate::config::{Config, KvEvents, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
@@ -204,7 +204,8 @@ impl Asking {
         found.extend(page.cache(kind, &own, generates, is_heard));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
-        let known = Known { kind, ranks, host: &examined.host, computed, is_heard };
+        let is_believed = upstream.kv_events == KvEvents::Told;
+        let known = Known { kind, ranks, host: &examined.host, computed, is_heard, is_believed };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);
         found.push(connection::clock(&version.fields, sent, came));

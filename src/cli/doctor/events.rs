@@ -116,6 +116,8 @@ pub(super) struct Known<'a> {
     pub(super) computed: bool,
     /// Whether a policy goes by what it publishes.
     pub(super) is_heard: bool,
+    /// Whether its `[[upstream]]` takes its word for where that is.
+    pub(super) is_believed: bool,
 }
 
 impl Known<'_> {
@@ -199,6 +201,12 @@ async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Fi
 /// A publisher that connects has one listener, and says by its address who that is.
 fn connects(first: &Settings, ranks: usize, known: Known<'_>) -> Finding {
     let plain = Endpoint { waits: false, ..first.events.clone() };
+    if known.is_believed {
+        let words = format!(
+            "published by connecting to {plain}, where the front waits for it (kv_events); not tried, for it may run"
+        );
+        return Finding::unknown(EVENTS, words);
+    }
     // To name a place would be to hear one rank alone.
     let at = if ranks > 1 { "told".to_owned() } else { first.events.to_string() };
     let words = format!(
@@ -298,9 +306,13 @@ mod tests {
     }
 
     fn said(sources: &Sources, heard: Heard, host: &str, computed: bool, is_heard: bool) -> Vec<Finding> {
-        let known = Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed, is_heard };
+        let known = Known { computed, is_heard, ..known(host) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(findings(sources, &[heard], known))
+    }
+
+    fn known(host: &str) -> Known<'_> {
+        Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed: false, is_heard: true, is_believed: false }
     }
 
     const LOCAL_REPLAY: &str = r#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:9800",
@@ -326,7 +338,8 @@ mod tests {
         let settings = Settings { events, replay: Some(replay), topic: String::new(), peers: None };
         let sources = Sources::Listed(vec![(0, settings)]);
         let ended = Some(Ended::Unknown(host.clone(), "Name or service not known".into()));
-        let heard = [Heard::default(), Heard { ended, ..Heard::default() }].map(|heard| said(&sources, heard, "gpu-1", false, true));
+        let heard = [Heard::default(), Heard { ended, ..Heard::default() }]
+            .map(|heard| said(&sources, heard, "gpu-1", false, true));
         let lets_through = |found: &Finding| found.words.contains("Let the port through firewall and container");
         assert_eq!(heard.each_ref().map(|found| lets_through(&found[0])), [true, false], "{heard:?}");
         assert!(heard.iter().all(|found| !lets_through(&found[1]) && found[1].words.contains(&host)), "{heard:?}");
@@ -360,8 +373,17 @@ mod tests {
         };
         for (ranks, named) in [(1, "@tcp://10.0.0.9:5557"), (2, "told")] {
             let all: Vec<String> = (0..ranks).map(|number| format!("\"{number}\": {}", rank(5557 + number))).collect();
-            let found = told("gpu-1", &format!("{{{}}}", all.join(",")), Heard::default(), false);
+            let all = format!("{{{}}}", all.join(","));
+            let found = told("gpu-1", &all, Heard::default(), false);
             assert!(found[0].words.contains(&format!("(kv_events = \"{named}\")")), "{found:?}");
+            // It is written there already, and nothing is to be changed.
+            let believed = connects(
+                &listed(all.as_bytes(), "gpu-1").unwrap()[0].1,
+                ranks.into(),
+                Known { is_believed: true, ..known("gpu-1") },
+            );
+            assert_eq!((believed.mark, &believed.change), (Mark::Unknown, &None), "{believed:?}");
+            assert!(!believed.words.contains("kv_events = "), "{believed:?}");
         }
     }
 
