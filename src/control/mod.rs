@@ -60,6 +60,7 @@ use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
 use crate::succession::Estate;
+use crate::want::is_want;
 use access::AccessLog;
 pub use caches::index_blocks;
 use fleet::Fleet;
@@ -125,6 +126,13 @@ pub enum StartError {
     Machine(#[from] io::Error),
 }
 
+impl StartError {
+    /// Nobody can listen there for who asks control: on no other address either, where descriptors or memory are wanting.
+    pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
+        if is_want(&error) { StartError::Machine(error) } else { StartError::Admin { address, error } }
+    }
+}
+
 /// The running control thread.
 #[derive(Debug)]
 pub struct Handle {
@@ -183,7 +191,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
-    let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
+    let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
     let (address, process) = (admin.local_addr()?, setup.process);
     let (legacy, bequest) = (Some(admin.try_clone()?.into()), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
