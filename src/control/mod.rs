@@ -7,6 +7,7 @@ mod admin;
 mod answer;
 mod answers;
 mod bank;
+mod bout;
 mod caches;
 mod calibration;
 pub mod client;
