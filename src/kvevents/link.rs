@@ -111,12 +111,13 @@ async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStre
     Err(ended)
 }
 
-/// Whether whoever it is takes a connection there, which ends at once.
+/// Whether a connection is taken there, which ends at once: by one of `peers`, where whose it is is known, for which
+/// `host` stands.
 ///
 /// # Errors
 /// Why there is none.
-pub async fn reach(to: &Endpoint, within: Duration) -> Result<(), Ended> {
-    reached(to, &Peer::default(), within).await.map(drop)
+pub async fn reach(to: &Endpoint, peers: Option<Arc<[IpAddr]>>, host: &str, within: Duration) -> Result<(), Ended> {
+    reached(to, &Peer { addresses: peers, host: host.to_owned() }, within).await.map(drop)
 }
 
 #[derive(Debug)]
@@ -269,7 +270,7 @@ mod tests {
     async fn a_host_that_nobody_knows_is_told_from_one_that_cannot_be_reached() {
         // Longer than a label may be: nobody is asked.
         let to = Endpoint { host: "a".repeat(64), port: 1, waits: false };
-        let ended = reach(&to, Duration::from_secs(10)).await.unwrap_err();
+        let ended = reach(&to, None, "", Duration::from_secs(10)).await.unwrap_err();
         assert!(matches!(&ended, Ended::Unknown(host, _) if *host == to.host), "{ended:?}");
         assert!(!ended.to_string().contains("uncategorized"), "{ended}");
     }

@@ -1,6 +1,7 @@
 //! Whether an engine tells what is in its cache: what it says of that, and what comes of listening.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -68,6 +69,15 @@ impl Sources {
             }
             Ok(answer) => Sources::Untold(format!("/kv_event_sources answers {}", answer.status)),
             Err(error) => Sources::Untold(format!("/kv_event_sources: {}", shown(&error.to_string()))),
+        }
+    }
+
+    /// Nobody but these is to be spoken to because the engine says so, unless it is believed.
+    pub(super) fn held_to(self, peers: &Arc<[IpAddr]>, is_believed: bool) -> Sources {
+        let held = |(rank, told)| (rank, Settings { peers: Some(Arc::clone(peers)), ..told });
+        match self {
+            Sources::Listed(ranks) if !is_believed => Sources::Listed(ranks.into_iter().map(held).collect()),
+            other => other,
         }
     }
 
@@ -260,6 +270,8 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
 fn unreached(ended: Option<&Ended>) -> String {
     let why = ended.map_or("no answer within a second".into(), Ended::to_string);
     let advice = match ended {
+        // It says so itself.
+        Some(Ended::Stranger(_)) => return shown(&why),
         Some(Ended::Unknown(..)) => "Is it called so, also from here?",
         Some(Ended::Want(_)) => "Ask again when there is some",
         _ => "Let the port through firewall and container",
@@ -282,7 +294,7 @@ async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -
             return with(Finding::advice(REPLAY, words), known.publish_on(first));
         }
         // Nothing is asked: an answer may be thousands of messages.
-        let why = match timeout(PATIENCE, reach(at, PATIENCE)).await {
+        let why = match timeout(PATIENCE, reach(at, settings.peers.clone(), known.host, PATIENCE)).await {
             Ok(Ok(())) => continue,
             Ok(Err(ended)) => Some(ended),
             Err(_) => None,
@@ -343,6 +355,21 @@ mod tests {
         let lets_through = |found: &Finding| found.words.contains("Let the port through firewall and container");
         assert_eq!(heard.each_ref().map(|found| lets_through(&found[0])), [true, false], "{heard:?}");
         assert!(heard.iter().all(|found| !lets_through(&found[1]) && found[1].words.contains(&host)), "{heard:?}");
+    }
+
+    /// The front would not hear it there, and whoever is there is not to be spoken to because an engine says so.
+    #[test]
+    fn nobody_else_is_connected_to() {
+        let other = std::net::TcpListener::bind("127.0.3.9:0").unwrap();
+        let at = format!("tcp://{}", other.local_addr().unwrap());
+        let told = LOCAL_REPLAY.replace("tcp://127.0.0.1:9", &at);
+        let peers = [[127, 0, 0, 1].into()].into();
+        let sources = Sources::read(told.as_bytes(), "127.0.0.1").held_to(&peers, false);
+        let found = said(&sources, Heard { connected: true, ..Heard::default() }, "127.0.0.1", false, true);
+        assert!(found[1].mark == Mark::Advice && found[1].words.contains("no address of this engine"), "{found:?}");
+        assert!(!found[1].words.contains("firewall"), "{found:?}");
+        other.set_nonblocking(true).unwrap();
+        assert!(other.accept().is_err());
     }
 
     #[test]
