@@ -157,7 +157,6 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Erro
         placement = %placement,
         "starting"
     );
-    say_wanting(&config);
     let shared = Shared {
         published: setup.published,
         process: setup.process,
@@ -246,15 +245,29 @@ mod tests {
     fn what_nobody_has_to_change_is_tried_again() {
         let error = || io::Error::from(io::ErrorKind::OutOfMemory);
         let address = ([127, 0, 0, 1], 1).into();
-        for (why, tried_again) in [
+        let unheard = |number, tried_again| {
+            let error = || io::Error::from_raw_os_error(number);
+            let shards = start::StartError::no_listener(address, error());
+            [(shards.into(), tried_again), (control::StartError::no_listener(address, error()).into(), tried_again)]
+        };
+        let ports = [
+            (libc::ENFILE, true),
+            (libc::ENOMEM, true),
+            (libc::ENOBUFS, true),
+            (libc::EADDRINUSE, false),
+            (libc::EADDRNOTAVAIL, false),
+            (libc::EACCES, false),
+        ];
+        let others = [
             (Box::<dyn Error>::from(start::StartError::Machine(error())), true),
             (control::StartError::Machine(error()).into(), true),
             (Fault(1).into(), true),
-            (start::StartError::Listen { address, error: error() }.into(), false),
-            (control::StartError::Admin { address, error: error() }.into(), false),
             ("only 20 descriptors are allowed".into(), false),
-        ] {
+        ];
+        let ports = ports.into_iter().flat_map(|(number, tried_again)| unheard(number, tried_again));
+        for (why, tried_again) in others.into_iter().chain(ports) {
             assert_eq!(mends_itself(&*why), tried_again, "{why}");
+            assert!(!tried_again || !why.to_string().contains("choose another"), "{why}");
         }
     }
 }

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::bout::Bout;
 use super::receipts::Receipts;
 use crate::config::{Access, Log, LogFormat};
 use crate::exchange::Record;
@@ -184,8 +185,8 @@ struct Writer {
     /// What a look has read, and whose it was.
     read: Vec<(&'static Records, Box<Record>)>,
     lines: Vec<u8>,
-    /// That lines are lost was said, and they still are.
-    told: bool,
+    /// Lines are lost.
+    loss: Bout,
 }
 
 impl Writer {
@@ -206,7 +207,7 @@ impl Writer {
             before,
             read: Vec::new(),
             lines: Vec::new(),
-            told: false,
+            loss: Bout::default(),
         }
     }
 
@@ -287,19 +288,19 @@ impl Writer {
         self.lines.clear();
     }
 
-    /// Once when lines begin to be lost, and when that is over.
+    /// Once when lines begin to be lost, and when that is over: a reader that now and then stands still for a moment is
+    /// told of once a minute.
     fn tell(&mut self, outcome: std::io::Result<()>) {
         let Some(sink) = &self.sink else { return };
         match &outcome {
-            Err(error) if !self.told => {
+            Err(error) if self.loss.troubled(Instant::now()) => {
                 tracing::error!(to = %sink.target(), %error, "lines of the access log are lost");
             }
-            Ok(()) if self.told => {
+            Ok(()) if self.loss.over() => {
                 tracing::info!(to = %sink.target(), lost = self.counts.lost(), "the access log is written again");
             }
             _ => {}
         }
-        self.told = outcome.is_err();
     }
 
     fn goes_to(&mut self, sink: Option<Sink>) {

@@ -14,6 +14,8 @@ use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use memchr::memchr;
 
+use crate::want;
+
 /// Idle connections to engines are dropped before engines on uvicorn drop them (5 s).
 const IDLE: Duration = Duration::from_secs(3);
 /// Longest wait for a probe's connection. A kernel takes it whatever its engine is about, so a machine that is gone is
@@ -284,17 +286,12 @@ fn request(
     request.body(Full::new(json.unwrap_or_default()))
 }
 
-/// What is wanting where a connect fails for these, and not whoever is called: descriptors, memory, ports that lead there.
-const WANTS: [libc::c_int; 6] =
-    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EADDRNOTAVAIL];
-
-/// Whether the want of something of ours is behind it.
+/// Whether the want of something of ours is behind it, and not whoever is called: descriptors, memory, ports that lead
+/// there.
 fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
-    chain.any(|error| {
-        let number = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-        number.is_some_and(|number| WANTS.contains(&number))
-    })
+    let is_ours = |error: &io::Error| want::is_want(error) || error.kind() == ErrorKind::AddrNotAvailable;
+    chain.any(|error| error.downcast_ref::<io::Error>().is_some_and(is_ours))
 }
 
 /// The innermost cause, since the outer ones say "client error (Connect)" and the like; and what the kernel said.

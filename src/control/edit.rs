@@ -7,6 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::key;
 use crate::config::Upstream;
+use crate::limits::ENDPOINTS_MAX;
+
+/// Most edits that are kept: three of each engine there may be, and the end of as many that there are no more.
+const KEPT_MAX: usize = 4 * ENDPOINTS_MAX;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +138,7 @@ struct Made {
     count: u64,
     /// Readings that have not ended.
     asked: usize,
-    /// By number, those that one of these may have to make again: of each engine three at most.
+    /// By number, those that one of these may have to make again: of each engine three at most, and [`KEPT_MAX`] in all.
     kept: Vec<(u64, Edit)>,
 }
 
@@ -169,10 +173,26 @@ impl Edits {
         });
         let number = made.count;
         made.kept.push((number, edit.clone()));
+        made.bound();
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Made {
+    /// Whoever adds and removes engines without end while a reading hangs has those removed for good that were last.
+    fn bound(&mut self) {
+        if self.kept.len() > KEPT_MAX {
+            let oldest = self.kept.iter().position(|(_, edit)| matches!(edit, Edit::Remove(_))).unwrap_or(0);
+            let (_, edit) = self.kept.remove(oldest);
+            let engine = &*edit.name();
+            tracing::warn!(
+                engine,
+                "too many changes are made by hand while the configuration is read: it may undo this one"
+            );
+        }
     }
 }
 
@@ -181,31 +201,36 @@ impl Since {
     /// sense there, those that do: of the others it is the list that counts.
     pub fn redo(&self, upstreams: &mut Vec<Upstream>, makes_sense: impl Fn(&[Upstream]) -> bool) {
         let made = self.edits.made();
-        let since = || made.kept.iter().filter(|(number, _)| *number > self.before).map(|(_, edit)| edit);
-        let mut all = upstreams.clone();
-        since().for_each(|edit| edit.redo(&mut all));
-        if makes_sense(&all) {
-            *upstreams = all;
-            return;
-        }
-        for edit in since() {
-            let mut edited = upstreams.clone();
-            edit.redo(&mut edited);
-            if makes_sense(&edited) {
-                *upstreams = edited;
-            } else {
-                let engine = &*edit.name();
-                tracing::warn!(
-                    engine,
-                    "a change made by hand while the configuration was read is undone: what was read allows none like it"
-                );
-            }
-        }
+        let since = made.kept.iter().filter(|(number, _)| *number > self.before);
+        redo(&since.map(|(_, edit)| edit).collect::<Vec<_>>(), upstreams, &makes_sense);
     }
 
     /// What was read is in use, with the edits since: those before are undone, also for who asked sooner and reads later.
     pub fn taken(&self) {
         self.edits.made().kept.retain(|(number, _)| *number > self.before);
+    }
+}
+
+/// All together, else each half of them by itself: thousands that make sense are not tried one by one for the sake of one
+/// that does not.
+fn redo(edits: &[&Edit], upstreams: &mut Vec<Upstream>, makes_sense: &impl Fn(&[Upstream]) -> bool) {
+    let mut edited = upstreams.clone();
+    edits.iter().for_each(|edit| edit.redo(&mut edited));
+    match edits {
+        _ if makes_sense(&edited) => *upstreams = edited,
+        [] => {}
+        [edit] => {
+            let engine = &*edit.name();
+            tracing::warn!(
+                engine,
+                "a change made by hand while the configuration was read is undone: what was read allows none like it"
+            );
+        }
+        _ => {
+            let (first, then) = edits.split_at(edits.len() / 2);
+            redo(first, upstreams, makes_sense);
+            redo(then, upstreams, makes_sense);
+        }
     }
 }
 
@@ -221,6 +246,7 @@ impl Drop for Since {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::HashSet;
 
     use super::*;
@@ -312,5 +338,27 @@ mod tests {
         assert_eq!(kept(), 1);
         drop(third);
         assert_eq!(kept(), 0);
+    }
+
+    /// Whoever has engines come and go, while a disk is gone that is read from.
+    #[test]
+    fn changes_without_end_are_bounded_and_soon_made_again() {
+        let edits = Arc::<Edits>::default();
+        let asked = Edits::ask(&edits);
+        edits.note(&drain("engine:1", true));
+        // In the place of one that the file has under another name.
+        edits.note(&Edit::Add(engine(2)));
+        for number in 0..2 * KEPT_MAX {
+            edits.note(&Edit::Remove(format!("gone-{number}")));
+        }
+        assert_eq!(edits.made().kept.len(), KEPT_MAX);
+        let tried = Cell::new(0);
+        let mut list = vec![engine(1), called(2), Upstream { name: format!("gone-{}", 2 * KEPT_MAX - 1), ..engine(3) }];
+        asked.redo(&mut list, |list| {
+            tried.set(tried.get() + 1);
+            list.iter().map(|one| one.url.to_string()).collect::<HashSet<_>>().len() == list.len()
+        });
+        assert_eq!(list, [Upstream { drain: true, ..engine(1) }, called(2)]);
+        assert!(tried.get() < 40, "{}", tried.get());
     }
 }

@@ -46,6 +46,8 @@ pub struct Course {
     answered: bool,
     /// The last probes were taken and not answered in time, as far as they had it down, or may.
     silent: bool,
+    /// When the first of the last probes failed of which none found a connection.
+    absent: Option<Instant>,
     probe_error: Option<String>,
     /// Ejections in a row, and how long the last one was.
     row: u32,
@@ -91,9 +93,11 @@ pub struct Failure {
 pub enum How {
     /// The kernel there refused or reset the connection.
     Refused,
+    /// Nobody took the connection, or nothing leads there.
+    Unconnected,
     /// It took the connection, and no answer came in time: the engine may be busy.
     Silent,
-    /// Another answer than 200, or no connection at all.
+    /// Another answer than 200.
     Otherwise,
 }
 
@@ -108,6 +112,7 @@ impl Course {
             refusals: 0,
             answered: false,
             silent: false,
+            absent: None,
             probe_error: None,
             row: 0,
             last: Duration::ZERO,
@@ -130,7 +135,7 @@ impl Course {
     pub fn elsewhere(&self, rules: &Rules, now: Instant) -> Course {
         let is_failing = self.probes == Probes::Failing;
         let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
-        (course.failures, course.probe_error) = (self.failures, self.probe_error.clone());
+        (course.failures, course.absent, course.probe_error) = (self.failures, self.absent, self.probe_error.clone());
         if is_failing {
             (course.probes, course.since) = (Probes::Failing, self.since);
         }
@@ -226,6 +231,11 @@ impl Course {
         self.refusals >= REFUSALS
     }
 
+    /// Whether its probes have found no connection for so long.
+    pub fn is_absent_for(&self, least: Duration, now: Instant) -> bool {
+        self.absent.is_some_and(|since| now.saturating_duration_since(since) >= least)
+    }
+
     /// See [`Endpoint::share_percent`]: as it was at the last step.
     pub fn share_percent(&self) -> u8 {
         self.share_percent
@@ -249,13 +259,15 @@ impl Course {
             Ok(()) => {
                 (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
                 (self.answered, self.silent) = (true, false);
-                self.probe_error = None;
+                (self.absent, self.probe_error) = (None, None);
                 self.good_probe(rules, now).or(was_slow.then_some(Turn::InTime))
             }
             Err(failure) => {
                 (self.successes, self.failures) = (0, self.failures.saturating_add(1));
                 self.refusals = if failure.how == How::Refused { self.refusals.saturating_add(1) } else { 0 };
                 self.silent = failure.how == How::Silent && (self.silent || self.probes != Probes::Failing);
+                let is_absent = matches!(failure.how, How::Refused | How::Unconnected);
+                self.absent = is_absent.then(|| self.absent.unwrap_or(now));
                 self.probe_error = Some(failure.why);
                 self.failed_probe(may_go, rules)
             }

@@ -199,7 +199,12 @@ impl Hearing {
     /// Of one that was heard before its rung tells.
     fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
         let never = |socket: &&Socket| !socket.has_connected();
-        let stranger = if let Ended::Stranger(who) = why { Some(who) } else { None };
+        let stranger = match why {
+            // It says nothing of the engine.
+            Ended::Want(_) => return,
+            Ended::Stranger(who) => Some(who),
+            _ => None,
+        };
         let said = &inner.said_unheard;
         let is_said = said.contains(&stranger) || (stranger.is_some() && said.len() > KV_STRANGERS_MAX);
         let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !is_said) else { return };

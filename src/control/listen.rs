@@ -151,10 +151,10 @@ impl Ears {
     /// Goes on where it is, on a new connection: with that an engine is asked whether it still knows what it said last.
     fn connect(&mut self, number: usize) {
         let (Some(settings), Some(socket)) = (self.sources.get(number), self.sockets.get_mut(number)) else { return };
-        let (hearing, settings) = (Arc::clone(&self.hearing), settings.clone());
+        let (hearing, settings, host) = (Arc::clone(&self.hearing), settings.clone(), self.wanted.host.clone());
         *socket = JoinSet::new();
         socket.spawn(async move {
-            let mut source = Source::new(settings, Pace::default()).resumed(&hearing.reached(number));
+            let mut source = Source::new(settings, Pace::default()).called(host).resumed(&hearing.reached(number));
             loop {
                 // What it says is taken before it is asked again; `told` borrows from it.
                 let told = source.told().await;

@@ -7,6 +7,7 @@ mod admin;
 mod answer;
 mod answers;
 mod bank;
+mod bout;
 mod caches;
 mod calibration;
 pub mod client;
@@ -60,6 +61,7 @@ use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
 use crate::succession::Estate;
+use crate::want::is_want;
 use access::AccessLog;
 pub use caches::index_blocks;
 use fleet::Fleet;
@@ -125,6 +127,13 @@ pub enum StartError {
     Machine(#[from] io::Error),
 }
 
+impl StartError {
+    /// Nobody can listen there for who asks control: on no other address either, where descriptors or memory are wanting.
+    pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
+        if is_want(&error) { StartError::Machine(error) } else { StartError::Admin { address, error } }
+    }
+}
+
 /// The running control thread.
 #[derive(Debug)]
 pub struct Handle {
@@ -171,7 +180,7 @@ const THREADS_MAX: usize = 96;
 /// be free, and would break off what asked for it if there were none.
 const THREADS_STAY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Longest wait for what is known of caches to be written, where something else waits for that.
+/// Longest wait for what is known of caches to be written, or read at the start, where something else waits for that.
 const SAVED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
@@ -183,14 +192,14 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait() })?;
     let address = setup.config.serve.admin;
-    let admin = listen(address, inherited).map_err(|error| StartError::Admin { address, error })?;
+    let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
     let (address, process) = (admin.local_addr()?, setup.process);
     let (legacy, bequest) = (Some(admin.try_clone()?.into()), Arc::clone(&setup.bequest));
     let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
     forms.say();
     let mut fleet = Fleet::new(Arc::clone(&setup.config), keys, forms);
-    fleet.remember(remembered(&setup.config.control.caches_file));
+    fleet.remember(remembered(&setup.config.control.caches_file, SAVED_WITHIN)?);
     let access = Arc::new(AccessLog::new(setup.process, setup.published));
     access.take(access.prepare(&setup.config.log).map_err(StartError::Access)?);
     let keeper = Keeper::new(
@@ -274,20 +283,29 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     tokio::spawn(serving).abort_handle()
 }
 
-/// What an earlier process wrote down. A file that cannot be used costs a cold start and no more.
-fn remembered(file: &Path) -> Saved {
+/// What an earlier process wrote down. A file that cannot be used costs a cold start and no more; nor does a disk that
+/// does not answer, which would else let no process take another's place.
+fn remembered(file: &Path, within: Duration) -> io::Result<Saved> {
     if file.as_os_str().is_empty() {
-        return Saved::default();
+        return Ok(Saved::default());
     }
-    saved::tidy_up(file);
-    match Saved::read(file) {
-        Ok(saved) => saved,
-        Err(Unusable::File(error)) if error.kind() == io::ErrorKind::NotFound => Saved::default(),
-        Err(why) => {
+    let (path, (sender, read)) = (file.to_owned(), mpsc::channel());
+    thread::Builder::new().name("caches".into()).spawn(move || {
+        saved::tidy_up(&path);
+        // What is late is nobody's.
+        let _ = sender.send(Saved::read(&path));
+    })?;
+    match read.recv_timeout(within) {
+        Ok(Ok(saved)) => return Ok(saved),
+        Ok(Err(Unusable::File(error))) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(Err(why)) => {
             tracing::warn!(file = %file.display(), %why, "what was known of the engines' caches is not used");
-            Saved::default()
+        }
+        Err(_) => {
+            tracing::warn!(file = %file.display(), ?within, "caches_file is not read in time: caches begin cold");
         }
     }
+    Ok(Saved::default())
 }
 
 fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpListener> {
@@ -327,4 +345,30 @@ pub fn key(upstream: &Upstream) -> Result<Option<Arc<str>>, StartError> {
         return Err(wrong("the file must hold the key alone, in visible ASCII".into()));
     }
     Ok(Some(key.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// As of a file on a machine that is gone: whoever opens it stands still.
+    #[test]
+    fn a_start_does_not_wait_for_a_disk_that_does_not_answer() {
+        let file = std::env::temp_dir().join(format!("warmfront-caches-far-away-{}", std::process::id()));
+        let _ = fs::remove_file(&file);
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let (begun, begins) = mpsc::channel();
+        let path = file.clone();
+        thread::spawn(move || {
+            begun.send(remembered(&path, Duration::from_millis(1)).is_ok_and(|saved| saved.is_empty()))
+        });
+        let began = begins.recv_timeout(Duration::from_secs(20));
+        // Whoever still stands there reads an end.
+        drop(fs::OpenOptions::new().write(true).open(&file));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(began, Ok(true));
+    }
 }

@@ -1,24 +1,16 @@
-//! Where the names of engines lead: look-ups, each with a time of its own, and not too many at once.
+//! Where the names of engines lead, as far as an engine can be asked there.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
-use std::{io, vec};
 
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::config::Upstream;
+use crate::resolver;
 
 /// Longest wait for name servers before shards begin without the engines they know.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
-/// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
-/// that is tried (resolv.conf(5)).
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else
-/// control leaves to threads, such as handing its sockets on, is not to wait for these.
-const LOOKUPS_MAX: usize = 64;
 
 /// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for
 /// later.
@@ -41,8 +33,9 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
 /// than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
-    let found = resolved(upstream.url.host.clone(), upstream.url.port, &LOOKUPS, RESOLVE_TIMEOUT).await;
-    usable(&upstream.url.host, found.map_err(|error| format!("{}: {error}", upstream.url.host))?)
+    let host = &upstream.url.host;
+    let found = resolver::addresses(host, upstream.url.port).await;
+    usable(host, found.map_err(|error| format!("{host}: {error}"))?.into_iter())
 }
 
 /// Those that can be asked: no request names an address of one link with its interface, and without that nobody is there.
@@ -54,29 +47,6 @@ fn usable(host: &str, found: impl Iterator<Item = SocketAddr>) -> Result<Vec<Soc
         (true, true) => Err(format!("{host} has no address")),
         (true, false) => Err(format!("{host} has no address but such as are valid on one link alone: {of_links:?}")),
     }
-}
-
-static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
-
-async fn resolved(
-    host: String,
-    port: u16,
-    turns: &'static Semaphore,
-    within: Duration,
-) -> io::Result<vec::IntoIter<SocketAddr>> {
-    let turn = match host.parse::<IpAddr>() {
-        // There is nobody to be asked.
-        Ok(address) => return Ok(vec![SocketAddr::new(address, port)].into_iter()),
-        Err(_) => turns.acquire().await.map_err(io::Error::other)?,
-    };
-    let found = spawn_blocking(move || {
-        let found = (host.as_str(), port).to_socket_addrs();
-        drop(turn);
-        found
-    });
-    // Its turn comes when others have given theirs back, which says nothing of what it asks.
-    let in_time = timeout(within, found).await;
-    in_time.map_err(|_| io::Error::other("name servers do not answer"))?.map_err(io::Error::other)?
 }
 
 fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
@@ -93,8 +63,6 @@ pub fn is_shared(addresses: &[SocketAddr]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddrV6;
-
-    use tokio::time::sleep;
 
     use super::*;
 
@@ -114,26 +82,6 @@ mod tests {
         let why = usable("gpu.local", [of_link].into_iter()).unwrap_err();
         assert!(why.contains("gpu.local") && why.contains("[fe80::1%2]:8000"), "{why}");
         assert!(usable("gpu.local", [].into_iter()).unwrap_err().contains("no address"));
-    }
-
-    /// As many threads wait for name servers: who needs none of them does not wait.
-    #[test]
-    fn names_wait_for_others_and_addresses_for_nobody() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            static TURNS: Semaphore = Semaphore::const_new(2);
-            const WITHIN: Duration = Duration::from_millis(600);
-            let asked = TURNS.acquire_many(2).await.unwrap();
-            let found = |host: &str| resolved(host.into(), 80, &TURNS, WITHIN);
-            let [four, six] = ["127.0.0.1", "::1"].map(|address| SocketAddr::new(address.parse().unwrap(), 80));
-            assert_eq!(found("127.0.0.1").await.unwrap().as_slice(), [four]);
-            assert_eq!(found("::1").await.unwrap().as_slice(), [six]);
-            let waits = tokio::spawn(found("localhost"));
-            sleep(WITHIN + WITHIN / 2).await;
-            assert!(!waits.is_finished(), "it has not been asked for yet");
-            drop(asked);
-            assert!(waits.await.unwrap().unwrap().any(|found| [four, six].contains(&found)));
-        });
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -13,6 +13,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+
+use super::bout::Bout;
 
 /// Most at once; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -28,10 +30,14 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 /// Answers until it is dropped; connections that are open then are answered on.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
     let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut want = Bout::default();
     // An error is a semaphore that was closed, which nobody does.
     while let Ok(seat) = Arc::clone(&seats).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
+                if want.over() {
+                    tracing::info!("the admin listener takes connections again");
+                }
                 let router = router.clone();
                 tokio::spawn(async move {
                     answer(stream, router).await;
@@ -41,7 +47,9 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             // Who has left already.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
-                tracing::error!(%error, "the admin listener takes no connection; it tries again");
+                if want.troubled(Instant::now()) {
+                    tracing::error!(%error, "the admin listener takes no connection; it tries again");
+                }
                 sleep(ACCEPT_AGAIN).await;
             }
         }

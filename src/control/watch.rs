@@ -314,9 +314,10 @@ impl Watch {
 }
 
 fn how(error: &CallError) -> How {
-    match (error.is_refusal(), error.is_silence()) {
-        (true, _) => How::Refused,
-        (_, true) => How::Silent,
+    match error {
+        CallError::Connect(..) => How::Unconnected,
+        error if error.is_refusal() => How::Refused,
+        error if error.is_silence() => How::Silent,
         _ => How::Otherwise,
     }
 }
@@ -349,6 +350,15 @@ mod tests {
             [0, 50, 51, 125, 126, 900].map(|millis| wait(LONG_PAGE, millis)),
             [1_000, 1_000, 1_020, 2_500, 2_500, 2_500]
         );
+    }
+
+    #[test]
+    fn nobody_there_is_told_from_a_wrong_answer() {
+        let at = SocketAddr::from(([10, 0, 0, 1], 8_000));
+        assert_eq!(how(&CallError::Connect(at, "No route to host".into())), How::Unconnected);
+        assert_eq!(how(&CallError::Refused(at, "Connection refused".into())), How::Refused);
+        assert_eq!(how(&CallError::Timeout(2_000)), How::Silent);
+        assert_eq!(how(&CallError::Broken("not HTTP".into())), How::Otherwise);
     }
 
     #[test]

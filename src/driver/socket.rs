@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::descriptors;
+pub use crate::want::is_want;
 
 /// Connections the kernel may hold for a listener before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
@@ -142,15 +143,6 @@ fn hold_unsent(socket: &OwnedFd) {
             size_of_val(&most) as libc::socklen_t,
         );
     }
-}
-
-/// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
-/// descriptors, memory. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address
-/// where there is no IPv6, the last of the ports that lead there): another may be reached.
-pub fn is_want(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
-    Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
 /// Whether there is no address, or no port, to connect from to this one.

@@ -10,6 +10,8 @@ pub struct Counts {
     pub connected: u64,
     /// Attempts that found no connection.
     pub unreachable: u64,
+    /// Attempts for which nothing was left here to connect with.
+    pub wanting: u64,
     /// Connections that the peer ended.
     pub closed: u64,
     /// Handshakes that took too long.
@@ -54,6 +56,7 @@ impl Counts {
         let Counts { connected, unreachable, closed, slow, silent, broken, messages, batches, replayed, .. } = other;
         self.connected += connected;
         self.unreachable += unreachable;
+        self.wanting += other.wanting;
         self.closed += closed;
         self.slow += slow;
         self.silent += silent;
@@ -76,7 +79,8 @@ impl Counts {
 
     pub(super) fn ended(&mut self, why: &Ended) {
         *match why {
-            Ended::Unreachable(_) => &mut self.unreachable,
+            Ended::Unreachable(_) | Ended::Unknown(..) => &mut self.unreachable,
+            Ended::Want(_) => &mut self.wanting,
             Ended::Closed => &mut self.closed,
             Ended::Slow => &mut self.slow,
             Ended::Silent => &mut self.silent,

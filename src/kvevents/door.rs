@@ -1,19 +1,19 @@
 //! How a subscription gets its connection: by connecting to the engine, or by waiting for the engine to connect.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::link::{Ended, Link, is_of};
+use super::link::{Ended, Link, Peer};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 use crate::limits::KV_STRANGERS_MAX;
+use crate::resolver;
 
 /// Most connections in their handshake at once; further ones wait in the kernel's queue.
 const KNOCKING_MAX: usize = 8;
@@ -22,7 +22,7 @@ const KNOCKING_MAX: usize = 8;
 pub(super) struct Door {
     endpoint: Endpoint,
     /// Who may come, and be connected to.
-    peers: Option<Arc<[IpAddr]>>,
+    peer: Peer,
     role: Role,
     pace: Pace,
     /// Attempts since a message came.
@@ -37,10 +37,19 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) fn new(endpoint: Endpoint, peers: Option<Arc<[IpAddr]>>, role: Role, pace: Pace) -> Door {
+    pub(super) fn new(endpoint: Endpoint, peer: Peer, role: Role, pace: Pace) -> Door {
         let (listener, knocking, strangers) = (None, JoinSet::new(), Vec::new());
         let (attempts, is_theirs, turned_away) = (0, false, 0);
-        Door { endpoint, peers, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
+        Door { endpoint, peer, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
+    }
+
+    /// The host stands for the addresses of who may come, and be connected to.
+    pub(super) fn is_of(&mut self, host: String) {
+        self.peer.host = host;
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// The connection has proved useful: the next one is tried for at once.
@@ -62,7 +71,7 @@ impl Door {
     }
 
     async fn connected(&self) -> Result<Link, Ended> {
-        Link::connected(&self.there(), self.peers.as_deref(), self.role.clone(), self.pace).await
+        Link::connected(&self.there(), &self.peer, self.role.clone(), self.pace).await
     }
 
     fn waits(&self) -> bool {
@@ -110,7 +119,7 @@ impl Door {
                 none => {
                     let all = ["*", "0.0.0.0"].contains(&&*self.endpoint.host);
                     let host = if all { "0.0.0.0" } else { &*self.endpoint.host };
-                    match TcpListener::bind((host, self.endpoint.port)).await {
+                    match listening(host, self.endpoint.port).await {
                         Ok(listener) => &*none.insert(listener),
                         Err(error) => return self.met(error).await,
                     }
@@ -119,7 +128,7 @@ impl Door {
             tokio::select! {
                 accepted = listener.accept(), if self.knocking.len() < KNOCKING_MAX => match accepted {
                     // Another engine that was told the same address, maybe.
-                    Ok((_, from)) if !is_of(self.peers.as_deref(), from.ip()) => return Err(Ended::Stranger(from.ip())),
+                    Ok((_, from)) if !self.peer.has(from.ip()) => return Err(Ended::Stranger(from.ip())),
                     Ok((stream, _)) => {
                         self.knocking.spawn(Link::new(stream, self.role.clone(), self.pace).opened());
                     }
@@ -133,7 +142,7 @@ impl Door {
 
     /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address
     /// that it waits at itself, which looks like one of ours that it connects to.
-    async fn met(&mut self, error: std::io::Error) -> Result<Link, Ended> {
+    async fn met(&mut self, error: io::Error) -> Result<Link, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
             && let Ok(link) = self.connected().await
         {
@@ -144,9 +153,9 @@ impl Door {
     }
 
     /// No descriptor, or the port is taken: it may be otherwise a while later.
-    async fn unreachable(&self, error: std::io::Error) -> Result<Link, Ended> {
+    async fn unreachable(&self, error: io::Error) -> Result<Link, Ended> {
         sleep(self.pace.again_most).await;
-        Err(Ended::Unreachable(error.kind()))
+        Err(Ended::before(&error))
     }
 
     /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not
@@ -157,4 +166,8 @@ impl Door {
         let part = RandomState::new().hash_one(doublings) % 512;
         wait.mul_f64(0.5 + part as f64 / 1_024.0)
     }
+}
+
+async fn listening(host: &str, port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind(&*resolver::addresses(host, port).await?).await
 }

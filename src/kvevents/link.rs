@@ -3,21 +3,31 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::io::{Interest, Ready};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::settings::{Endpoint, Pace};
 use super::zmtp::{Broken, Progress, Role, Wire};
+use crate::resolver;
+use crate::want::is_want;
 
 /// Why a connection ended, or did not begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Ended {
     /// No connection, or no port to wait on.
     #[error("no connection: {0}")]
-    Unreachable(ErrorKind),
+    Unreachable(String),
+    /// Its host could not be looked up.
+    #[error("no connection: {0}: {1}")]
+    Unknown(String, String),
+    /// There was no descriptor, or memory, to connect or wait with: nothing is known of the peer.
+    #[error("nothing is left to connect with: {0}")]
+    Want(String),
     /// The peer closed it, or its machine did.
     #[error("the peer closed the connection")]
     Closed,
@@ -35,6 +45,13 @@ pub enum Ended {
     Stranger(IpAddr),
 }
 
+impl Ended {
+    /// There is no connection because of this.
+    pub(super) fn before(error: &io::Error) -> Ended {
+        if is_want(error) { Ended::Want(error.to_string()) } else { Ended::Unreachable(error.to_string()) }
+    }
+}
+
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Came {
@@ -44,24 +61,63 @@ pub(super) enum Came {
     Message,
 }
 
-/// Addresses of which the other end has one; `None`: it may have any.
-pub(super) type Peers<'a> = Option<&'a [IpAddr]>;
+/// Who may be at the other end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peer {
+    /// Its addresses, of which the one in use comes first; `None`: it may have any.
+    pub addresses: Option<Arc<[IpAddr]>>,
+    /// The host that stands for these; empty: none does.
+    pub host: String,
+}
 
-/// Whether it is one of these that has this address.
-pub(super) fn is_of(peers: Peers<'_>, address: IpAddr) -> bool {
-    peers.is_none_or(|peers| peers.iter().any(|peer| peer.to_canonical() == address.to_canonical()))
+impl Peer {
+    /// Whether it may be who has this address.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let is_it = |own: &IpAddr| own.to_canonical() == address.to_canonical();
+        self.addresses.as_ref().is_none_or(|addresses| addresses.iter().any(is_it))
+    }
+
+    /// Where that is. Its own host has been looked up by who knows its addresses.
+    async fn at(&self, to: &Endpoint) -> Result<Vec<SocketAddr>, Ended> {
+        if let Some(own) = self.addresses.as_ref().filter(|_| to.host == self.host) {
+            return Ok(own.iter().map(|ip| SocketAddr::new(*ip, to.port)).collect());
+        }
+        resolver::addresses(&to.host, to.port).await.map_err(|error| match Ended::before(&error) {
+            Ended::Unreachable(why) => Ended::Unknown(to.host.clone(), why),
+            want => want,
+        })
+    }
 }
 
 /// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an engine
-/// names is not to be spoken to because it says so.
-async fn reached(to: &Endpoint, peers: Peers<'_>) -> Result<TcpStream, Ended> {
-    let unreachable = |error: io::Error| Ended::Unreachable(error.kind());
-    let all: Vec<SocketAddr> = lookup_host((&*to.host, to.port)).await.map_err(unreachable)?.collect();
-    let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| is_of(peers, address.ip())).collect();
-    match (theirs.is_empty(), all.first()) {
-        (true, Some(other)) => Err(Ended::Stranger(other.ip())),
-        _ => TcpStream::connect(&*theirs).await.map_err(unreachable),
+/// names is not to be spoken to because it says so. Each has its part of the time, since one that swallows whatever is
+/// sent to it would hide the others for ever.
+async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
+    let all = peer.at(to).await?;
+    let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();
+    if let (true, Some(other)) = (theirs.is_empty(), all.first()) {
+        return Err(Ended::Stranger(other.ip()));
     }
+    let ends = Instant::now() + within;
+    let mut ended = Ended::Unreachable("its host has no address".into());
+    for (place, address) in theirs.iter().enumerate() {
+        let part = ends.saturating_duration_since(Instant::now()) / (theirs.len() - place) as u32;
+        match timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => ended = Ended::before(&error),
+            Err(_) => ended = Ended::Unreachable("nobody took the connection in time".into()),
+        }
+    }
+    Err(ended)
+}
+
+/// Whether a connection is taken there, which ends at once: by one of `peers`, where whose it is is known, for which
+/// `host` stands.
+///
+/// # Errors
+/// Why there is none.
+pub async fn reach(to: &Endpoint, peers: Option<Arc<[IpAddr]>>, host: &str, within: Duration) -> Result<(), Ended> {
+    reached(to, &Peer { addresses: peers, host: host.to_owned() }, within).await.map(drop)
 }
 
 #[derive(Debug)]
@@ -83,11 +139,8 @@ impl Link {
     }
 
     /// Connects, and brings the handshake to its end.
-    pub(super) async fn connected(to: &Endpoint, peers: Peers<'_>, role: Role, pace: Pace) -> Result<Link, Ended> {
-        match timeout(pace.connect, reached(to, peers)).await {
-            Ok(reached) => Link::new(reached?, role, pace).opened().await,
-            Err(_) => Err(Ended::Unreachable(ErrorKind::TimedOut)),
-        }
+    pub(super) async fn connected(to: &Endpoint, peer: &Peer, role: Role, pace: Pace) -> Result<Link, Ended> {
+        Link::new(reached(to, peer, pace.connect).await?, role, pace).opened().await
     }
 
     pub(super) async fn opened(mut self) -> Result<Link, Ended> {
@@ -184,5 +237,41 @@ impl Link {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(_) => Err(Ended::Closed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What else control leaves to threads does not wait for the names of engines that are not heard.
+    #[tokio::test]
+    async fn a_name_waits_for_its_turn() {
+        let engine = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = engine.local_addr().unwrap().port();
+        let to = Endpoint { host: "localhost".into(), port, waits: false };
+        let others = resolver::LOOKUPS.acquire_many(resolver::LOOKUPS_MAX as u32).await.unwrap();
+        let connects = async move { reached(&to, &Peer::default(), Duration::from_secs(10)).await.is_ok() };
+        let connects = tokio::spawn(connects);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!connects.is_finished());
+        drop(others);
+        assert!(connects.await.unwrap());
+    }
+
+    #[test]
+    fn why_there_is_no_connection_is_said_in_words() {
+        let of = |number| Ended::before(&io::Error::from_raw_os_error(number)).to_string();
+        assert_eq!(of(libc::EPROTO), "no connection: Protocol error (os error 71)");
+        assert_eq!(of(libc::ENFILE), "nothing is left to connect with: Too many open files in system (os error 23)");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_nobody_knows_is_told_from_one_that_cannot_be_reached() {
+        // Longer than a label may be: nobody is asked.
+        let to = Endpoint { host: "a".repeat(64), port: 1, waits: false };
+        let ended = reach(&to, None, "", Duration::from_secs(10)).await.unwrap_err();
+        assert!(matches!(&ended, Ended::Unknown(host, _) if *host == to.host), "{ended:?}");
+        assert!(!ended.to_string().contains("uncategorized"), "{ended}");
     }
 }

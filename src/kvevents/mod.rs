@@ -26,7 +26,7 @@ mod zmtp;
 pub use batch::{Batch, Skipped};
 pub use counts::Counts;
 pub use event::{Event, ExtraKey, Extras, Removed, Stored};
-pub use link::Ended;
+pub use link::{Ended, reach};
 pub use msgpack::Malformed;
 pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, listed};
 pub use source::Source;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::{Came, Ended, Link, Peers};
+use super::link::{Came, Ended, Link, Peer};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 
@@ -56,12 +56,12 @@ impl Replay {
     }
 
     /// The next answer. `next`: from where on to ask where a connection is made anew. None: the engine does not answer.
-    pub(super) async fn next(&mut self, at: &Endpoint, peers: Peers<'_>, pace: &Pace, next: u64) -> Option<Answer> {
+    pub(super) async fn next(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Option<Answer> {
         let ends = *self.ends.get_or_insert_with(|| Instant::now() + pace.replay);
         loop {
             let may_try = self.link.is_some() || self.tries < TRIES_MAX;
             let left = ends.checked_duration_since(Instant::now()).filter(|_| may_try)?;
-            match timeout(left.min(pace.answer), self.turn(at, peers, pace, next)).await {
+            match timeout(left.min(pace.answer), self.turn(at, peer, pace, next)).await {
                 Ok(Ok(())) => return Some(self.read()),
                 _ => {
                     self.again();
@@ -104,10 +104,10 @@ impl Replay {
         self.link.as_ref().and_then(|link| link.message().next_back()).unwrap_or_default()
     }
 
-    async fn turn(&mut self, at: &Endpoint, peers: Peers<'_>, pace: &Pace, next: u64) -> Result<(), Ended> {
+    async fn turn(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Result<(), Ended> {
         if self.link.is_none() {
             self.tries += 1;
-            let mut link = Link::connected(at, peers, Role::Dealer, *pace).await?;
+            let mut link = Link::connected(at, peer, Role::Dealer, *pace).await?;
             // The empty frame is what a REQ socket puts before its request; without it vLLM drops the request silently.
             link.send(&[b"", &next.to_be_bytes()]);
             self.link = Some(link);

@@ -24,7 +24,7 @@ pub struct Settings {
     pub replay: Option<Endpoint>,
     /// What the topics of messages begin with; empty: any.
     pub topic: String,
-    /// Addresses of which the other end has one; `None`: it may have any.
+    /// Addresses of which the other end has one, that in use first; `None`: it may have any.
     pub peers: Option<Arc<[IpAddr]>>,
 }
 

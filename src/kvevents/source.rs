@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::counts::Counts;
 use super::door::Door;
-use super::link::{Came, Ended, Link};
+use super::link::{Came, Ended, Link, Peer};
 use super::msgpack::Malformed;
 use super::replay::{Answer, Ask, Replay};
 use super::sequence::{Sequence, Verdict};
@@ -51,7 +51,8 @@ impl Source {
     /// Of the socket that `settings` name. Must be asked on a tokio runtime with time and I/O.
     pub fn new(settings: Settings, pace: Pace) -> Source {
         let role = Role::Subscriber(settings.topic.clone().into_bytes());
-        let door = Door::new(settings.events.clone(), settings.peers.clone(), role, pace);
+        let peer = Peer { addresses: settings.peers.clone(), host: String::new() };
+        let door = Door::new(settings.events.clone(), peer, role, pace);
         let (live, replayed) = (Batch::default(), Batch::default());
         let (sequences, asks, counts) = (Vec::new(), Vec::new(), Counts::default());
         let (link, pending, asked, replay) = (None, None, None, None);
@@ -71,6 +72,14 @@ impl Source {
             is_behind,
             counts,
         }
+    }
+
+    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and nobody
+    /// is asked for them.
+    #[must_use]
+    pub fn called(mut self, host: String) -> Source {
+        self.door.is_of(host);
+        self
     }
 
     /// Goes on where an earlier process left off: what it has applied is known.
@@ -273,7 +282,6 @@ impl Source {
     /// One step of the replay.
     async fn replaying(&mut self) -> Option<News> {
         let (replay, at) = (self.replay.as_mut()?, self.settings.replay.as_ref()?);
-        let peers = self.settings.peers.as_deref();
         if let Some(number) = replay.answer {
             return self.judge_replayed(number);
         }
@@ -281,7 +289,7 @@ impl Source {
         let reached =
             rank.and_then(|rank| sequence_of(&mut self.sequences, rank)).map_or(0, |sequence| sequence.next());
         let next = if known && !replay.heard { from } else { reached.max(from) };
-        match replay.next(at, peers, &self.pace, next).await {
+        match replay.next(at, self.door.peer(), &self.pace, next).await {
             Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
                 Ok(()) => replay.answer = Some(number),
                 // Not what was known: that made sense.

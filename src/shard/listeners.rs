@@ -58,7 +58,7 @@ pub(super) fn listeners(
         };
         let ours = inherited.extract_if(.., |one| found.is_some_and(|(bound, _)| one.bound == bound));
         let ours = ours.map(|one| one.listener).collect();
-        let refused = |error| StartError::Listen { address: asked, error };
+        let refused = |error| StartError::no_listener(asked, error);
         addresses.push(listen_on(address, ipv6_alone, ours, &mut by_shard).map_err(refused)?);
         if let Some((bound, ipv6_alone)) = found.filter(|(bound, _)| bound.is_ipv6()) {
             match ipv6_alone {

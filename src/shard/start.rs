@@ -53,6 +53,13 @@ pub enum StartError {
     Machine(#[from] io::Error),
 }
 
+impl StartError {
+    /// Nobody can listen there: on no other address either, where descriptors or memory are wanting.
+    pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
+        if socket::is_want(&error) { StartError::Machine(error) } else { StartError::Listen { address, error } }
+    }
+}
+
 /// What shards were started with.
 #[derive(Debug)]
 pub struct Started {

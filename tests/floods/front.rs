@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -51,6 +51,8 @@ pub struct Front {
     config: PathBuf,
     pub address: SocketAddr,
     admin: SocketAddr,
+    /// Its log.
+    said: Arc<Mutex<String>>,
 }
 
 impl Front {
@@ -95,13 +97,16 @@ impl Front {
                 break;
             }
         }
+        let said = Arc::new(Mutex::new(said));
+        let later = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in log {
                 println!("front: {line}");
+                *later.lock().unwrap() += &(line + "\n");
             }
         });
-        let (Some(address), Some(admin)) = (address, admin) else { panic!("the front does not start: {said}") };
-        let front = Front { process, config, address, admin };
+        let (Some(address), Some(admin)) = (address, admin) else { panic!("the front does not start: {said:?}") };
+        let front = Front { process, config, address, admin, said };
         front.until("an engine that is up", |front| front.ask(get("/health")) == 200);
         front
     }
@@ -121,6 +126,11 @@ impl Front {
         let text = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").text();
         let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0, |value| value.trim().parse::<f64>().unwrap() as u64)
+    }
+
+    /// Whether a line of its log has these words.
+    pub fn has_said(&self, words: &str) -> bool {
+        self.said.lock().unwrap().contains(words)
     }
 
     /// Client connections accepted so far.

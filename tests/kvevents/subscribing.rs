@@ -1,14 +1,18 @@
 //! Connections: made, waited for, lost, replaced, silent.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 use warmfront::kvevents::{Endpoint, Pace, Settings, Source, Told};
 
 use crate::engine::{
-    Consumer, PACE, SUBSCRIBER_BYTES, Subscriber, at, listener, message, nobody, payload, publisher_bytes, within,
+    Consumer, Layout, PACE, SUBSCRIBER_BYTES, Subscriber, at, listener, message, nobody, payload, publisher_bytes,
+    replays, within,
 };
 
 #[tokio::test]
@@ -19,13 +23,38 @@ async fn an_engine_that_is_not_there_yet_is_tried_again() {
     drop(engine);
     let mut consumer = Consumer::of(place, None);
     for _ in 0..4 {
-        consumer.expect(&["offline Unreachable(ConnectionRefused)"]).await;
+        consumer.expect(&[r#"offline Unreachable("Connection refused (os error 111)")"#]).await;
     }
     let engine = tokio::net::TcpListener::bind(address).await.unwrap();
     let (_, mut publisher) =
         tokio::join!(async { while consumer.told().await != "connected" {} }, Subscriber::entered(&engine));
     publisher.publish(1, 0).await;
     consumer.expect(&["1000"]).await;
+}
+
+/// A listener whose queue is full: whatever else comes there is swallowed.
+fn full(port: u16) -> (Ipv4Addr, OwnedFd, std::net::TcpStream) {
+    let at = SocketAddrV4::new(Ipv4Addr::new(127, 0, 3, 8), port);
+    let listener =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddr::from(at)).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    (*at.ip(), listener, std::net::TcpStream::connect(at).unwrap())
+}
+
+/// As an engine whose other family is dropped on the way. Nobody is asked for a name that is the engine's own.
+#[tokio::test]
+async fn an_address_that_swallows_what_comes_hides_no_other() {
+    let (engine, (replay, _log)) = (listener().await, replays(Layout::WithTopic, 1, 0..1).await);
+    let full = [engine.local_addr().unwrap().port(), replay.port].map(full);
+    let peers: [IpAddr; 2] = [full[0].0.into(), Ipv4Addr::LOCALHOST.into()];
+    let called = |at: Endpoint| Endpoint { host: "engine.invalid".into(), ..at };
+    let (events, replay) = (called(at(&engine)), Some(called(replay)));
+    let settings = Settings { events, replay, topic: String::new(), peers: Some(peers.into()) };
+    let pace = Pace { connect: Duration::from_secs(2), ..PACE };
+    let mut consumer = Consumer { source: Source::new(settings, pace).called("engine.invalid".into()) };
+    let all = ["connected", "1000"];
+    tokio::join!(consumer.expect(&all), Subscriber::entered(&engine));
 }
 
 /// Doubled from 40 ms to 400 ms, less half of it at most.
@@ -160,7 +189,7 @@ async fn only_the_engine_is_connected_to() {
     of(at(&other), at(&other)).expect(&["offline Stranger(127.0.3.2)"]).await;
     // As if an engine connected to us at an address that is taken.
     let waits = Endpoint { waits: true, ..at(&other) };
-    of(waits, at(&other)).expect(&["offline Unreachable(AddrInUse)"]).await;
+    of(waits, at(&other)).expect(&[r#"offline Unreachable("Address already in use (os error 98)")"#]).await;
     let mut consumer = of(at(&own), at(&other));
     let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&own));
     publisher.publish(1, 0).await;
@@ -174,7 +203,7 @@ async fn only_the_engine_is_connected_to() {
 async fn a_port_that_is_taken_is_said() {
     let engine = listener().await;
     let place = format!("@tcp://{}", engine.local_addr().unwrap()).parse().unwrap();
-    Consumer::of(place, None).expect(&["offline Unreachable(AddrInUse)"]).await;
+    Consumer::of(place, None).expect(&[r#"offline Unreachable("Address already in use (os error 98)")"#]).await;
 }
 
 /// As a vLLM tells where it publishes that was told to take any port.

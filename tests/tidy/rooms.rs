@@ -63,6 +63,8 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints and their health"),
             ("scan", "`/explain` scans as a shard would"),
             ("calendar", "times in lines of the access log"),
+            ("resolver", "where engines are"),
+            ("want", "what is no engine's fault"),
             ("limits", "most endpoints, longest answers"),
         ],
     ),
@@ -80,7 +82,10 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("succession", &[]),
-    ("driver", &[("slots", "its sockets"), ("limits", "size of the receive buffer")]),
+    (
+        "driver",
+        &[("slots", "its sockets"), ("want", "what is no engine's fault"), ("limits", "size of the receive buffer")],
+    ),
     ("publish", &[("snapshot", "what is published"), ("exchange", "its rules are"), ("atomics", "its flags")]),
     (
         "exchange",
@@ -116,7 +121,14 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("limits", "most blocks, longest chain"),
         ],
     ),
-    ("kvevents", &[("limits", "sizes of messages")]),
+    (
+        "kvevents",
+        &[
+            ("resolver", "where engines publish"),
+            ("want", "what is no engine's fault"),
+            ("limits", "sizes of messages"),
+        ],
+    ),
     (
         "counters",
         &[
@@ -169,6 +181,8 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("http", &[("limits", "most bytes of a head")]),
     ("slots", &[]),
     ("calendar", &[]),
+    ("resolver", &[]),
+    ("want", &[]),
     ("atomics", &[]),
     ("pages", &[]),
     ("limits", &[]),

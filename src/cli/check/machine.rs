@@ -131,13 +131,19 @@ fn memory(limits: &Limits, shards: usize) -> Finding {
 
 /// The prefix index, where a policy has one.
 fn index(config: &Config) -> Option<Finding> {
-    if !config.counts_tokens() || config.limits.index_bytes == 0 {
+    if !config.counts_tokens() {
         return None;
     }
     if let Some(words) = index_fault(config) {
         return Some(Finding::wrong("index", words));
     }
     let bytes = config.limits.index_bytes;
+    if bytes == 0 {
+        let words = "index_bytes = 0 in [limits] leaves no prefix index:\n\
+             pools of policies warm and precise go by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
+             give it some, or choose by prefix-hash";
+        return Some(Finding::advice("index", words));
+    }
     Some(match index_blocks(config) {
         Ok(blocks) => Finding::good("index", format!("{blocks} blocks of prompts in {} MiB", bytes / MIB)),
         Err(least) => Finding::advice(
@@ -307,8 +313,7 @@ mod tests {
             config.limits.index_bytes = bytes;
             index(&config).map(|finding| finding.weight)
         };
-        assert_eq!(weight(0), None);
-        assert_eq!(weight(1_000), Some(Weight::Advice));
+        assert_eq!([0, 1_000].map(weight), [Some(Weight::Advice); 2]);
         assert_eq!(weight(Limits::default().index_bytes), Some(Weight::Good));
         assert_eq!(weight(1 << 50), Some(Weight::Wrong));
         let mut without = Config::default();

@@ -1,6 +1,7 @@
 //! One engine: what it is asked, and in which order that is told.
 
-use std::net::SocketAddr;
+use std::iter::once;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use super::load::{self, Lines, Page};
 use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
-use crate::config::{Config, Upstream};
+use crate::config::{Config, KvEvents, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
@@ -95,6 +96,8 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
 /// The first answer, and between which times it was given.
 struct Reached {
     address: SocketAddr,
+    /// All that are the engine's, this one first.
+    peers: Arc<[IpAddr]>,
     version: Answer,
     sent: SystemTime,
     came: SystemTime,
@@ -127,7 +130,11 @@ impl Asking {
         for address in addresses {
             let sent = SystemTime::now();
             match self.client.get(&self.call(*address, "/version", timeout)).await {
-                Ok(version) => return Ok(Reached { address: *address, version, sent, came: SystemTime::now() }),
+                Ok(version) => {
+                    let others = addresses.iter().filter(|other| *other != address && !names::is_shared(addresses));
+                    let peers = once(address).chain(others).map(SocketAddr::ip).collect();
+                    return Ok(Reached { address: *address, peers, version, sent, came: SystemTime::now() });
+                }
                 Err(error) => last = error,
             }
         }
@@ -144,7 +151,7 @@ impl Asking {
 
     /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
     async fn all(&self, reached: Reached, upstream: &Upstream, manner: &Manner, examined: &mut Examined) {
-        let Reached { address, version, sent, came } = reached;
+        let Reached { address, peers, version, sent, came } = reached;
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
             (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
@@ -169,13 +176,14 @@ impl Asking {
         };
         let kind = page.reading.engine.or_else(by_paths);
         let version_text = info.as_ref().and_then(|info| info.version.clone()).or(says);
-        let sources = Sources::configured(upstream)
-            .unwrap_or_else(|| Sources::told(&sources, kind, info.as_ref(), &upstream.url.host));
+        let is_believed = upstream.kv_events == KvEvents::Told;
+        let told = || Sources::told(&sources, kind, info.as_ref(), &upstream.url.host).held_to(&peers, is_believed);
+        let sources = Sources::configured(upstream).unwrap_or_else(told);
         let own = info.clone().unwrap_or_default();
         let ranks = page.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
         let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
 
-        let mut listening = Listening::begin(sources.ranks());
+        let mut listening = Listening::begin(sources.ranks(), &examined.host);
         listening.ready().await;
         let model = learnt.as_ref().ok().and_then(|learnt| learnt.cards.first());
         let (cached, computed) = match model {
@@ -204,7 +212,7 @@ impl Asking {
         found.extend(page.cache(kind, &own, generates, is_heard));
         found.push(page.metrics(kind));
         found.push(load::several(ranks, kind));
-        let known = Known { kind, ranks, host: &examined.host, computed, is_heard };
+        let known = Known { kind, ranks, host: &examined.host, computed, is_heard, is_believed };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);
         found.push(connection::clock(&version.fields, sent, came));

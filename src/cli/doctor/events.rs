@@ -1,10 +1,10 @@
 //! Whether an engine tells what is in its cache: what it says of that, and what comes of listening.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::finding::{Change, Finding, Mark, Publish, is_plain, shown};
@@ -13,7 +13,7 @@ use super::server::Info;
 use crate::config::{KvEvents, Upstream};
 use crate::control::client::{Answer, CallError};
 use crate::control::scrape::EngineKind;
-use crate::kvevents::{EVENTS_PORT, Endpoint, Settings, as_listed, listed};
+use crate::kvevents::{EVENTS_PORT, Ended, Endpoint, Settings, as_listed, listed, reach};
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
@@ -72,6 +72,15 @@ impl Sources {
         }
     }
 
+    /// Nobody but these is to be spoken to because the engine says so, unless it is believed.
+    pub(super) fn held_to(self, peers: &Arc<[IpAddr]>, is_believed: bool) -> Sources {
+        let held = |(rank, told)| (rank, Settings { peers: Some(Arc::clone(peers)), ..told });
+        match self {
+            Sources::Listed(ranks) if !is_believed => Sources::Listed(ranks.into_iter().map(held).collect()),
+            other => other,
+        }
+    }
+
     fn read(answer: &[u8], host: &str) -> Sources {
         match listed(answer, host) {
             Ok(ranks) => Sources::Listed(ranks),
@@ -117,6 +126,8 @@ pub(super) struct Known<'a> {
     pub(super) computed: bool,
     /// Whether a policy goes by what it publishes.
     pub(super) is_heard: bool,
+    /// Whether its `[[upstream]]` takes its word for where that is.
+    pub(super) is_believed: bool,
 }
 
 impl Known<'_> {
@@ -200,6 +211,12 @@ async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Fi
 /// A publisher that connects has one listener, and says by its address who that is.
 fn connects(first: &Settings, ranks: usize, known: Known<'_>) -> Finding {
     let plain = Endpoint { waits: false, ..first.events.clone() };
+    if known.is_believed {
+        let words = format!(
+            "published by connecting to {plain}, where the front waits for it (kv_events); not tried, for it may run"
+        );
+        return Finding::unknown(EVENTS, words);
+    }
     // To name a place would be to hear one rank alone.
     let at = if ranks > 1 { "told".to_owned() } else { first.events.to_string() };
     let words = format!(
@@ -222,12 +239,10 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
         [] => String::new(),
     };
     if let Some(((rank, settings), heard)) = tried().find(|(_, heard)| !heard.connected) {
-        let why = heard.ended.map_or("no answer within a second".into(), |why| why.to_string());
         let words = format!(
-            "{place}; but rank {rank} cannot be heard from here at {}: {}.\n\
-             Let the port through firewall and container",
+            "{place}; but rank {rank} cannot be heard from here at {}: {}",
             settings.events,
-            shown(&why)
+            unreached(heard.ended.as_ref())
         );
         return Finding::advice(EVENTS, words);
     }
@@ -251,6 +266,19 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
     }
 }
 
+/// Why there is no connection, and what to do; none: it took too long.
+fn unreached(ended: Option<&Ended>) -> String {
+    let why = ended.map_or("no answer within a second".into(), Ended::to_string);
+    let advice = match ended {
+        // It says so itself.
+        Some(Ended::Stranger(_)) => return shown(&why),
+        Some(Ended::Unknown(..)) => "Is it called so, also from here?",
+        Some(Ended::Want(_)) => "Ask again when there is some",
+        _ => "Let the port through firewall and container",
+    };
+    format!("{}.\n{advice}", shown(&why))
+}
+
 /// Whether what was missed can be asked for.
 async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -> Finding {
     if first.replay.is_none() {
@@ -266,15 +294,12 @@ async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -
             return with(Finding::advice(REPLAY, words), known.publish_on(first));
         }
         // Nothing is asked: an answer may be thousands of messages.
-        let why = match timeout(PATIENCE, TcpStream::connect((&*at.host, at.port))).await {
-            Ok(Ok(_)) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer within a second".to_owned(),
+        let why = match timeout(PATIENCE, reach(at, settings.peers.clone(), known.host, PATIENCE)).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(ended)) => Some(ended),
+            Err(_) => None,
         };
-        let words = format!(
-            "at {at}, which cannot be reached from here: {}.\nLet the port through firewall and container",
-            shown(&why)
-        );
+        let words = format!("at {at}, which cannot be reached from here: {}", unreached(why.as_ref()));
         return Finding::advice(REPLAY, words);
     }
     let at = first.replay.as_ref().map(Endpoint::to_string).unwrap_or_default();
@@ -293,9 +318,13 @@ mod tests {
     }
 
     fn said(sources: &Sources, heard: Heard, host: &str, computed: bool, is_heard: bool) -> Vec<Finding> {
-        let known = Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed, is_heard };
+        let known = Known { computed, is_heard, ..known(host) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(findings(sources, &[heard], known))
+    }
+
+    fn known(host: &str) -> Known<'_> {
+        Known { kind: Some(EngineKind::Vllm), ranks: 1, host, computed: false, is_heard: true, is_believed: false }
     }
 
     const LOCAL_REPLAY: &str = r#"{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:9800",
@@ -311,6 +340,36 @@ mod tests {
         assert_eq!(found[1].change, Some(Change::Publish(publish)));
         let here = told("127.0.0.1", LOCAL_REPLAY, heard(), false);
         assert!(here[1].mark == Mark::Advice && here[1].words.contains("cannot be reached from here"), "{here:?}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_behind_no_firewall() {
+        // Longer than a label may be: nobody is asked.
+        let host = "a".repeat(64);
+        let [events, replay] = [9_800, 9_900].map(|port| Endpoint { host: host.clone(), port, waits: false });
+        let settings = Settings { events, replay: Some(replay), topic: String::new(), peers: None };
+        let sources = Sources::Listed(vec![(0, settings)]);
+        let ended = Some(Ended::Unknown(host.clone(), "Name or service not known".into()));
+        let heard = [Heard::default(), Heard { ended, ..Heard::default() }]
+            .map(|heard| said(&sources, heard, "gpu-1", false, true));
+        let lets_through = |found: &Finding| found.words.contains("Let the port through firewall and container");
+        assert_eq!(heard.each_ref().map(|found| lets_through(&found[0])), [true, false], "{heard:?}");
+        assert!(heard.iter().all(|found| !lets_through(&found[1]) && found[1].words.contains(&host)), "{heard:?}");
+    }
+
+    /// The front would not hear it there, and whoever is there is not to be spoken to because an engine says so.
+    #[test]
+    fn nobody_else_is_connected_to() {
+        let other = std::net::TcpListener::bind("127.0.3.9:0").unwrap();
+        let at = format!("tcp://{}", other.local_addr().unwrap());
+        let told = LOCAL_REPLAY.replace("tcp://127.0.0.1:9", &at);
+        let peers = [[127, 0, 0, 1].into()].into();
+        let sources = Sources::read(told.as_bytes(), "127.0.0.1").held_to(&peers, false);
+        let found = said(&sources, Heard { connected: true, ..Heard::default() }, "127.0.0.1", false, true);
+        assert!(found[1].mark == Mark::Advice && found[1].words.contains("no address of this engine"), "{found:?}");
+        assert!(!found[1].words.contains("firewall"), "{found:?}");
+        other.set_nonblocking(true).unwrap();
+        assert!(other.accept().is_err());
     }
 
     #[test]
@@ -341,8 +400,17 @@ mod tests {
         };
         for (ranks, named) in [(1, "@tcp://10.0.0.9:5557"), (2, "told")] {
             let all: Vec<String> = (0..ranks).map(|number| format!("\"{number}\": {}", rank(5557 + number))).collect();
-            let found = told("gpu-1", &format!("{{{}}}", all.join(",")), Heard::default(), false);
+            let all = format!("{{{}}}", all.join(","));
+            let found = told("gpu-1", &all, Heard::default(), false);
             assert!(found[0].words.contains(&format!("(kv_events = \"{named}\")")), "{found:?}");
+            // It is written there already, and nothing is to be changed.
+            let believed = connects(
+                &listed(all.as_bytes(), "gpu-1").unwrap()[0].1,
+                ranks.into(),
+                Known { is_believed: true, ..known("gpu-1") },
+            );
+            assert_eq!((believed.mark, &believed.change), (Mark::Unknown, &None), "{believed:?}");
+            assert!(!believed.words.contains("kv_events = "), "{believed:?}");
         }
     }
 

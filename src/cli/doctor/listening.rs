@@ -31,16 +31,16 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Connects to each socket of `ranks`. An engine that connects itself is not waited for: that is the front's
+    /// Connects to each socket of `ranks`, as the engine at `host` tells them. An engine that connects itself is not waited for: that is the front's
     /// address to take.
-    pub(super) fn begin(ranks: &[(u32, Settings)]) -> Listening {
+    pub(super) fn begin(ranks: &[(u32, Settings)], host: &str) -> Listening {
         let (trying, tried) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(());
         let ours = ranks.iter().filter(|(_, settings)| !settings.events.waits).take(RANKS_MAX);
         let listen = |(_, settings): &(u32, Settings)| {
             // Nothing is asked again: a replay is work for the engine.
             let settings = Settings { replay: None, ..settings.clone() };
-            tokio::spawn(listen(settings, trying.clone(), stopped.clone()))
+            tokio::spawn(listen(settings, host.to_owned(), trying.clone(), stopped.clone()))
         };
         Listening { tasks: ours.map(listen).collect(), tried, stop }
     }
@@ -68,9 +68,9 @@ impl Listening {
     }
 }
 
-async fn listen(settings: Settings, trying: mpsc::Sender<()>, mut stopped: watch::Receiver<()>) -> Heard {
+async fn listen(settings: Settings, host: String, trying: mpsc::Sender<()>, mut stopped: watch::Receiver<()>) -> Heard {
     let pace = Pace { connect: PATIENCE, handshake: PATIENCE, ..Pace::default() };
-    let mut source = Source::new(settings, pace);
+    let mut source = Source::new(settings, pace).called(host);
     let mut heard = Heard::default();
     // Dropped with the first try: the channel ends when all have tried.
     let mut trying = Some(trying);

@@ -1,6 +1,5 @@
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use super::*;
 use crate::config::Config;

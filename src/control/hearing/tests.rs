@@ -160,7 +160,8 @@ async fn why_an_engine_is_not_heard_is_said_once_and_of_a_few_strangers() {
     let hearing = hearing_at(100, &[Settings { events, replay: None, topic: String::new(), peers: None }]);
     let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
     let who = |last: u8| Ended::Stranger(ip(last));
-    for why in [who(1), who(1), Ended::Closed, Ended::Slow, who(2)].into_iter().chain((3..200).map(who)) {
+    let want = Ended::Want("Too many open files".into());
+    for why in [want, who(1), who(1), Ended::Closed, Ended::Slow, who(2)].into_iter().chain((3..200).map(who)) {
         hearing.take(0, Told::Offline(why)).await;
     }
     let said = hearing.inner().said_unheard.clone();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::Keeper;
 use crate::config::KvEvents;
@@ -10,6 +11,9 @@ use crate::control::fleet::Fleet;
 use crate::control::member::Member;
 use crate::fleet::Health;
 use crate::kvevents::{Endpoint, Settings};
+
+/// Who was not found for so long is gone: a machine that is off, or a pod that was deleted, refuses nothing.
+const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type ByPlace = BTreeMap<usize, Vec<Endpoint>>;
 
@@ -38,14 +42,19 @@ impl Keeper {
     /// Why nobody waits where the engine at `place` says that it connects, if somebody else means that: neither of two
     /// that say so is believed. An operator is, who names a place in the configuration.
     pub fn door_taken(&self, place: usize) -> Option<String> {
+        self.door_taken_at(place, Instant::now())
+    }
+
+    fn door_taken_at(&self, place: usize, now: Instant) -> Option<String> {
         let (all, config) = (self.doors.all(), self.config());
         let ours = |door: &Endpoint| {
             let mut listeners = config.serve.listen.iter().chain([&config.serve.admin]);
             let listener = listeners.find(|listener| listener.port() == door.port)?;
             Some(format!("that of this front, which listens on {listener}"))
         };
-        let taken =
-            |door: &Endpoint| Some((door.clone(), others(&self.fleet(), &all, place, door).or_else(|| ours(door))?));
+        let taken = |door: &Endpoint| {
+            Some((door.clone(), others(&self.fleet(), &all, place, door, now).or_else(|| ours(door))?))
+        };
         let (door, whose) = all.get(&place)?.iter().find_map(taken)?;
         let at = Endpoint { waits: false, ..door };
         Some(format!(
@@ -56,9 +65,9 @@ impl Keeper {
 }
 
 /// Whom else this door is for. What one said that is gone counts no more: another may have its flags by now.
-fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint) -> Option<String> {
+fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint, now: Instant) -> Option<String> {
     let means = |other: &Member| {
-        let told = told.get(&other.place).filter(|_| !is_gone(other));
+        let told = told.get(&other.place).filter(|_| !is_gone(other, now));
         let configured = matches!(&other.upstream.kv_events, KvEvents::At(end) if end.waits && end.meets(door));
         configured || told.into_iter().flatten().any(|end| end.meets(door))
     };
@@ -68,16 +77,17 @@ fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint) -> Optio
 }
 
 /// Nobody is there: one that answers wrongly, or not in time, may connect on.
-fn is_gone(member: &Member) -> bool {
+fn is_gone(member: &Member, now: Instant) -> bool {
     let course = member.now.as_ref().map(|tenancy| &tenancy.course);
-    course.is_none_or(|course| course.health() == Health::Down && course.refuses_probes())
+    course.is_none_or(|course| {
+        course.health() == Health::Down && (course.refuses_probes() || course.is_absent_for(GONE_AFTER, now))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
     use std::sync::Arc;
-    use std::time::Instant;
 
     use super::*;
     use crate::config::{Config, Upstream};
@@ -127,10 +137,28 @@ mod tests {
             [0, 1].map(|place| keeper.door_taken(place).is_some())
         };
         assert_eq!(probed(Ok(())), [true, true]);
-        for how in [How::Silent, How::Otherwise] {
+        for how in [How::Unconnected, How::Silent, How::Otherwise] {
             assert_eq!(probed(Err(how)), [true, true], "it may be busy or ill, and connects");
         }
         assert_eq!(probed(Err(How::Refused)), [true, false]);
         assert_eq!(probed(Ok(())), [true, true], "it is back");
+    }
+
+    /// Nothing says so of a machine that is off.
+    #[test]
+    fn what_an_engine_said_that_nobody_finds_keeps_others_out_for_a_minute() {
+        let keeper = keeper();
+        (0..2).for_each(|place| says(&keeper, place, "@tcp://10.0.0.9:5557"));
+        let begin = Instant::now();
+        let is_taken = |seconds, how| {
+            let (id, now) = (keeper.fleet().target(0).unwrap().0, begin + Duration::from_secs(seconds));
+            for _ in 0..10 {
+                keeper.fleet().probed(0, id, Err(Failure { why: "x".into(), how }), now);
+            }
+            keeper.door_taken_at(1, now).is_some()
+        };
+        assert_eq!([0, 30, 59].map(|seconds| is_taken(seconds, How::Unconnected)), [true; 3]);
+        assert!(is_taken(60, How::Silent), "it takes connections");
+        assert_eq!([61, 120, 121].map(|seconds| is_taken(seconds, How::Unconnected)), [true, true, false]);
     }
 }

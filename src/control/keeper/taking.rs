@@ -78,13 +78,13 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// Has `source` say what is wanting, for ever, beside all else: disks that it looks at may not answer. Of what is
-    /// taken meanwhile it looks at the last one alone.
+    /// Has `source` say what is wanting, from the start and for ever, beside all else: disks that it looks at may not
+    /// answer. Of what is taken meanwhile it looks at the last one alone.
     pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
         loop {
-            self.taken.notified().await;
             let (read, source) = (self.read.load_full(), Arc::clone(&source));
             let _ = spawn_blocking(move || source.say_wanting(&read)).await;
+            self.taken.notified().await;
         }
     }
 
@@ -297,8 +297,7 @@ mod tests {
         let source: Arc<dyn Source> = Arc::new(OfFiles(disk));
         tokio::spawn(Arc::clone(&keeper).say_wanting(Arc::clone(&source)));
         let reload = async || timeout(Duration::from_secs(10), keeper.reload(&source, keeper.ask())).await;
-        reload().await.unwrap().unwrap();
-        begun.recv().await.unwrap();
+        assert!(timeout(Duration::from_secs(10), begun.recv()).await.is_ok(), "what the process was started with");
         for _ in 0..3 {
             reload().await.unwrap().unwrap();
         }

@@ -1,0 +1,55 @@
+//! A trouble that may come and go many times a second: that it begins, and that it is over, is said once a minute at
+//! most.
+
+use std::time::{Duration, Instant};
+
+/// It is said again when that was not done for so long.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Bout {
+    /// When it was said last that it began.
+    said: Option<Instant>,
+    /// What was said last is not over.
+    lasts: bool,
+}
+
+impl Bout {
+    /// There is trouble. Whether that is to be said.
+    pub fn troubled(&mut self, now: Instant) -> bool {
+        let lately = self.said.is_some_and(|said| now.saturating_duration_since(said) < QUIET);
+        if self.lasts || lately {
+            return false;
+        }
+        (self.said, self.lasts) = (Some(now), true);
+        true
+    }
+
+    /// There is none. Whether that is to be said.
+    pub fn over(&mut self) -> bool {
+        std::mem::take(&mut self.lasts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_is_said_once_a_minute() {
+        let (mut bout, begin) = (Bout::default(), Instant::now());
+        assert!(!bout.over());
+        let mut pairs = 0;
+        for tenths in 0..1_200 {
+            let troubled = bout.troubled(begin + Duration::from_millis(100 * tenths));
+            pairs += u64::from(troubled);
+            assert_eq!(bout.over(), troubled);
+        }
+        assert_eq!(pairs, 2);
+        // What lasts is told of in time, and its end at once.
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!([at(130), at(179), at(180), at(181)].map(|now| bout.troubled(now)), [true, false, false, false]);
+        assert!(bout.over() && !bout.over());
+    }
+}
