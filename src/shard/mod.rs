@@ -8,6 +8,7 @@ pub mod choice;
 mod client;
 mod clock;
 mod deadlines;
+mod drain;
 mod drive;
 pub mod handover;
 mod listeners;
@@ -32,14 +33,14 @@ use crossbeam::queue::ArrayQueue;
 use crate::counters::Counters;
 use crate::counters::stats::{Count, Gauge, ShardStats};
 use crate::driver::Driver;
-use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules, Toolsets, Wanted};
-use crate::fleet::EndpointId;
+use crate::exchange::{Actions, Context, Lender, Micros, Random, Rules, Toolsets, Wanted};
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
+use drain::DRAIN_LOOK;
 use handover::Neighbours;
 use owner::Owner;
 use queue::Waiters;
@@ -48,8 +49,6 @@ use upstream::Upstream;
 
 /// A shard that has nothing to do wakes this often, to show that it lives.
 const HEARTBEAT: Micros = 1_000_000;
-/// While draining: how often it looks whether its clients are gone.
-const DRAIN_LOOK: Micros = 50_000;
 
 /// What a shard is made of.
 pub struct Setup {
@@ -308,80 +307,6 @@ impl<D: Driver> Shard<D> {
         let Desk { snapshot, counters, stats, lender, .. } = &mut self.desk;
         if panics::contained(|| lender.shadows.look(snapshot, counters, stats)).is_err() {
             stats.count(Count::Panicked);
-        }
-    }
-
-    /// Begins the drain, and answers whether it is over: the last client left, or had its time.
-    fn drained(&mut self) -> bool {
-        let until = match self.drain_until {
-            Some(until) => until,
-            None => self.begin_drain(),
-        };
-        self.drain_until = Some(until);
-        if !self.clients.is_empty() && self.desk.now >= until {
-            self.cut_all();
-        } else if self.sends_away && self.desk.now >= self.drain_look_at {
-            // What had come of them was no request, or their first one has not.
-            self.close_idle_clients();
-        }
-        self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
-    }
-
-    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
-    fn look_for_deserted(&mut self) {
-        if !self.desk.snapshot.any_refuses || self.legs == 0 || self.desk.now < self.deserted_at {
-            return;
-        }
-        self.deserted_at = self.desk.now + HEARTBEAT;
-        let snapshot = Arc::clone(&self.desk.snapshot);
-        if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
-            return;
-        }
-        let refuses = |id: EndpointId| {
-            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
-            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
-        };
-        let is_deserted =
-            |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
-        for key in self.clients.keys_where(is_deserted) {
-            self.advance_by(key, Event::Deserted);
-        }
-    }
-
-    fn begin_drain(&mut self) -> Micros {
-        self.desk.draining = true;
-        self.desk.has_heir = self.process.has_heir();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
-        // way to one would be lost.
-        self.sends_away = !self.desk.has_heir;
-        if self.desk.has_heir {
-            self.stay_until = self.desk.now + 2 * HEARTBEAT;
-        } else {
-            // First, as it makes room for those who wait, and takes a while, in which more come.
-            self.close_idle_clients();
-            self.take_the_last();
-        }
-        self.driver.stop_listening();
-        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
-    }
-
-    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
-    /// connection, which a close here would reset.
-    fn close_idle_clients(&mut self) {
-        let now = self.desk.now;
-        self.drain_look_at = now + DRAIN_LOOK;
-        for key in self.clients.keys_where(|client| client.is_idle() && now >= client.awaited_until) {
-            let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
-            if is_quiet && !self.is_full(key) {
-                self.close_client(key);
-            }
-        }
-    }
-
-    fn cut_all(&mut self) {
-        for key in self.clients.keys() {
-            self.advance_by(key, Event::Cut);
-            self.close_client(key);
         }
     }
 }
