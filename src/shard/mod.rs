@@ -234,17 +234,48 @@ impl<D: Driver> Shard<D> {
     /// # Errors
     /// When the kernel fails the driver.
     pub fn turn(&mut self) -> io::Result<bool> {
-        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
-        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
-        let most = self.waiting.sleep(self.desk.now, most.min(charged));
-        let idle = self.read_ahead.is_empty() && !self.desk.lender.shadows.any();
-        let sleep = if idle { self.timers.sleep(self.desk.now, most) } else { 0 };
+        let sleep = self.sleep();
         self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
         if self.desk.lender.shadows.any() {
             self.look_at_shadows();
         }
         let mut quiet = !self.stood_still(sleep);
+        self.begin_turn();
+        // They count where it is decided who keeps the connections that come next.
+        self.doing.begin(Doing::Accepts);
+        self.take_in();
+        while let Some(completion) = self.driver.next() {
+            quiet = false;
+            self.complete(completion);
+        }
+        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
+        // the next wait.
+        self.doing.begin(Doing::Accepts);
+        self.take_in();
+        self.serve_line();
+        self.doing.begin(Doing::LooksAtDeadlines);
+        self.look_at_deadlines(quiet);
+        self.serve_queue();
+        self.tidy_up();
+        let ended = self.process.draining() && self.drained();
+        self.tell_statistics();
+        Ok(!ended)
+    }
+
+    /// How long the kernel is waited for at most.
+    fn sleep(&self) -> Micros {
+        if !self.read_ahead.is_empty() || self.desk.lender.shadows.any() {
+            return 0;
+        }
+        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
+        let most = self.waiting.sleep(self.desk.now, most.min(charged));
+        self.timers.sleep(self.desk.now, most)
+    }
+
+    /// What holds for all of this turn: the instant, the fleet, the rules.
+    fn begin_turn(&mut self) {
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
         self.desk.leaving = self.process.leaving();
@@ -264,41 +295,33 @@ impl<D: Driver> Shard<D> {
             self.wall_look_at = self.desk.now + HEARTBEAT;
             self.desk.lender.wall_ahead = Some(clock::wall_ahead(self.driver.now()));
         }
-        // They count where it is decided who keeps the connections that come next.
-        self.doing.begin(Doing::Accepts);
-        self.take_in();
-        while let Some(completion) = self.driver.next() {
-            quiet = false;
-            self.complete(completion);
-        }
-        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
-        // the next wait.
-        self.doing.begin(Doing::Accepts);
-        self.take_in();
-        self.serve_line();
-        self.doing.begin(Doing::LooksAtDeadlines);
-        self.look_at_deadlines(quiet);
-        self.serve_queue();
+    }
+
+    /// What no completion asks for.
+    fn tidy_up(&mut self) {
         self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
         self.look_for_deserted();
+    }
+
+    /// What the driver has counted since the last turn, and what is open and held now.
+    fn tell_statistics(&mut self) {
+        let stats = self.desk.stats;
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
-            self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
+            stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
         }
         let accept_stalls = self.driver.accept_stalls();
         if accept_stalls != self.accept_stalls {
-            self.desk.stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
+            stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
             self.accept_stalls = accept_stalls;
         }
-        let ended = self.process.draining() && self.drained();
-        self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
-        self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
-        self.desk.stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
-        Ok(!ended)
+        stats.set(Gauge::Connections, self.clients.len() as u64);
+        stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
+        stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
     }
 
     /// Asks second policies about the choices of the turn before, whose actions the kernel has by now.
