@@ -45,7 +45,7 @@ const END_WAIT: Duration = Duration::from_millis(10);
 
 /// What the driver itself has to tell, besides what the kernel completed.
 #[derive(Clone, Copy)]
-enum Told {
+enum News {
     /// The kernel did not take all that was sent.
     Full(SocketId),
     /// Bytes or an end that came while the connection was paused.
@@ -71,7 +71,7 @@ pub struct Uring {
     turns: u32,
     /// The last enter did not see to all that had happened.
     puts_off: bool,
-    told: VecDeque<Told>,
+    news: VecDeque<News>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
     /// Connections that have more to give in the next turn, or whose receive found no buffer.
@@ -110,7 +110,7 @@ impl Uring {
             handed_out: 0,
             turns: 0,
             puts_off: false,
-            told: VecDeque::new(),
+            news: VecDeque::new(),
             leased: None,
             hungry: Vec::new(),
             buffers_out: 0,
@@ -225,7 +225,7 @@ impl Driver for Uring {
             return Err(failure);
         }
         self.buffers.publish();
-        let pending = !self.told.is_empty() || !self.completed.is_empty();
+        let pending = !self.news.is_empty() || !self.completed.is_empty();
         let stall = Duration::from_micros(if self.stalled.is_empty() { u64::MAX } else { STALL });
         self.enter(if pending { Duration::ZERO } else { timeout.min(stall) })
     }
@@ -233,8 +233,8 @@ impl Driver for Uring {
     fn next(&mut self) -> Option<Completion> {
         self.release_lease();
         loop {
-            let completion = if let Some(told) = self.told.pop_front() {
-                self.tell(told)
+            let completion = if let Some(news) = self.news.pop_front() {
+                self.tell(news)
             } else {
                 let completed = *self.completed.get(self.handed_out)?;
                 self.handed_out += 1;
@@ -284,7 +284,7 @@ impl Driver for Uring {
         let Some(socket) = self.live(id) else { return };
         socket.paused = true;
         if socket.broken {
-            self.told.push_back(Told::Fault(id));
+            self.news.push_back(News::Fault(id));
         } else if socket.receiving {
             self.cancel_receive(id);
         } else if socket.kind == Kind::Stream {
@@ -296,7 +296,7 @@ impl Driver for Uring {
         let Some(socket) = self.live(id).filter(|socket| socket.paused) else { return };
         socket.paused = false;
         if socket.parked.is_some() {
-            self.told.push_back(Told::Parked(id));
+            self.news.push_back(News::Parked(id));
         } else if !socket.over {
             self.arm(id);
         }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::ring::Purpose;
 use super::state::Kind;
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::{Driver, SocketId};
 
 impl Uring {
@@ -23,7 +23,7 @@ impl Uring {
     fn visit_soon(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
             socket.due = true;
-            self.told.push_back(Told::Visit(id));
+            self.news.push_back(News::Visit(id));
         }
     }
 

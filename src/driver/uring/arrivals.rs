@@ -4,18 +4,18 @@ use rustix::io::Errno;
 
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::fault::Fault;
 use crate::driver::{Completion, Lease, SocketId};
 
 impl Uring {
-    pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
-        match told {
-            Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
-            Told::Parked(id) => self.hand_out_parked(id),
-            Told::Fault(id) => self.fault(id),
-            Told::Visit(id) => self.visit(id),
-            Told::Accept(id, most) => self.accept_next(id, most),
+    pub(super) fn tell(&mut self, news: News) -> Option<Completion> {
+        match news {
+            News::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
+            News::Parked(id) => self.hand_out_parked(id),
+            News::Fault(id) => self.fault(id),
+            News::Visit(id) => self.visit(id),
+            News::Accept(id, most) => self.accept_next(id, most),
         }
     }
 
@@ -131,7 +131,7 @@ impl Uring {
             return socket.tell(Fault::Failed);
         }
         if broken {
-            self.told.push_back(Told::Fault(id));
+            self.news.push_back(News::Fault(id));
         }
         self.watch_fault(id);
         Some(Completion::Ended(tag))

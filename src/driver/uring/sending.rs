@@ -9,7 +9,7 @@ use super::buffers::{self, Buffers};
 use super::outbox::{Chain, PIECES_MAX, QUEUED_BYTES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use crate::driver::{Segment, SocketId};
 
@@ -29,7 +29,7 @@ impl Uring {
     /// The kernel took less than all: there is room again, or the fault is told.
     pub(super) fn starve(&mut self, id: SocketId) {
         match self.sockets.get(id) {
-            Some(socket) if socket.broken => self.told.push_back(Told::Fault(id)),
+            Some(socket) if socket.broken => self.news.push_back(News::Fault(id)),
             Some(_) => self.watch_room(id),
             None => {}
         }
@@ -52,7 +52,7 @@ impl Uring {
         }
         self.outbox.release(chain, &mut self.buffers);
         if taken < total {
-            self.told.push_back(Told::Full(id));
+            self.news.push_back(News::Full(id));
             self.starve(id);
         }
     }
@@ -155,7 +155,7 @@ impl Uring {
             Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
             // Before anything else: an end of the side that these bytes came from may follow, and be the last of the
             // exchange.
-            self.told.push_front(Told::Full(id));
+            self.news.push_front(News::Full(id));
             self.starve(id);
         }
         self.outbox.release(chain, &mut self.buffers);

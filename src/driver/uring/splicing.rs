@@ -1,7 +1,7 @@
 //! Bytes that go from one connection to another inside the kernel, beside the ring.
 
 use super::state::{End, Kind};
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::splice::Stop;
 use crate::driver::{Completion, SocketId};
 
@@ -96,7 +96,7 @@ impl Uring {
         if let Stop::LostReader(error) = stop {
             reader.note_error(error);
         }
-        self.told.push_back(Told::Full(to));
+        self.news.push_back(News::Full(to));
         self.starve(to);
     }
 }
