@@ -133,7 +133,7 @@ impl Heir {
     }
 
     /// Tells it that it alone speaks for the service now. It knows that this process lives for as long as `self` does.
-    pub fn is_alone(&mut self) {
+    pub fn tell_alone(&mut self) {
         // If it is gone, whoever supervises it sees that.
         let _ = self.stream.write_all(b"!");
     }

@@ -29,11 +29,11 @@ impl<D: Driver> Shard<D> {
 
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
-        self.desk.has_heir = self.process.has_heir();
+        self.desk.has_successor = self.process.has_successor();
         // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
         // way to one would be lost.
-        self.sends_away = !self.desk.has_heir;
-        if self.desk.has_heir {
+        self.sends_away = !self.desk.has_successor;
+        if self.desk.has_successor {
             self.stay_until = self.desk.now + 2 * HEARTBEAT;
         } else {
             // First, as it makes room for those who wait, and takes a while, in which more come.

@@ -86,7 +86,7 @@ struct Desk {
     rules: Arc<Rules>,
     leaving: bool,
     draining: bool,
-    has_heir: bool,
+    has_successor: bool,
     lender: Lender,
     actions: Actions,
 }
@@ -102,7 +102,7 @@ impl Desk {
             rules: &self.rules,
             leaving: self.leaving,
             draining: self.draining,
-            has_heir: self.has_heir,
+            has_successor: self.has_successor,
             lender: &mut self.lender,
             actions: &mut self.actions,
         }
@@ -120,8 +120,8 @@ pub struct Shard<D> {
     idle_look_at: Micros,
     timers: Timers,
     waiting: Waiters,
-    /// Clients whose next request was read ahead.
-    read_ahead: Vec<Key>,
+    /// Clients that wait for the turn's end with what was read ahead of them.
+    line: Vec<Key>,
     /// Exchanges that have a leg.
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
@@ -182,7 +182,7 @@ impl<D: Driver> Shard<D> {
             idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiters::default(),
-            read_ahead: Vec::new(),
+            line: Vec::new(),
             legs: 0,
             deserted_at: now,
             catches_up: None,
@@ -212,7 +212,7 @@ impl<D: Driver> Shard<D> {
                 rules,
                 leaving: false,
                 draining: false,
-                has_heir: false,
+                has_successor: false,
                 lender,
                 actions: Actions::default(),
             },
@@ -265,7 +265,7 @@ impl<D: Driver> Shard<D> {
 
     /// How long the kernel is waited for at most.
     fn sleep(&self) -> Micros {
-        if !self.read_ahead.is_empty() || self.desk.lender.shadows.any() {
+        if !self.line.is_empty() || self.desk.lender.shadows.any() {
             return 0;
         }
         let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
