@@ -118,7 +118,7 @@ impl Epoll {
             && socket.kind == Kind::Stream
             && let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd)
         {
-            socket.note_error(error);
+            socket.breakage.note(error);
         }
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
         socket.writable = may_write;
@@ -247,18 +247,13 @@ impl Driver for Epoll {
         }
         let pieces = &pieces[..count];
         let sent = if socket.starved { Ok(0) } else { transmit(&socket.fd, pieces) };
-        let mut taken = socket.note_outcome(sent);
-        if socket.broken {
+        let taken = socket.breakage.taken(sent);
+        if socket.breakage.broken {
             Self::enqueue(&mut self.ready, id, socket);
         }
         if taken < total {
             socket.starved = true;
-            let backlog = socket.backlog.get_or_insert_default();
-            for piece in pieces {
-                let skip = taken.min(piece.len());
-                taken -= skip;
-                backlog.push(&piece[skip..]);
-            }
+            socket.backlog.get_or_insert_default().push_rest(pieces.iter().copied(), taken);
         }
         socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
@@ -271,9 +266,9 @@ impl Driver for Epoll {
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
-        let taken = socket.note_outcome(sent);
+        let taken = socket.breakage.taken(sent);
         socket.starved = taken < bytes.len();
-        if socket.broken {
+        if socket.breakage.broken {
             Self::enqueue(&mut self.ready, id, socket);
         }
         taken
@@ -327,7 +322,7 @@ impl Driver for Epoll {
     fn is_quiet(&self, id: SocketId) -> bool {
         let is_quiet = |socket: &Socket| {
             // One that is spliced yet would have the next reply go where the last one went.
-            !socket.readable && !socket.hung_up && !socket.over && !socket.broken && socket.splice.is_none()
+            !socket.readable && !socket.hung_up && !socket.over && !socket.breakage.broken && socket.splice.is_none()
         };
         self.sockets.get(id).is_some_and(is_quiet)
     }

@@ -268,7 +268,7 @@ impl Driver for Uring {
         self.send_now(id);
         let Some(socket) = self.live(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
-        let taken = socket.note_sent(sent);
+        let taken = socket.breakage.taken(sent);
         if taken < bytes.len() {
             socket.starved = true;
             self.starve(id);
@@ -283,7 +283,7 @@ impl Driver for Uring {
     fn pause(&mut self, id: SocketId) {
         let Some(socket) = self.live(id) else { return };
         socket.paused = true;
-        if socket.broken {
+        if socket.breakage.broken {
             self.news.push_back(News::Fault(id));
         } else if socket.receiving {
             self.cancel_receive(id);
@@ -345,7 +345,7 @@ impl Driver for Uring {
 
     fn is_quiet(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
-        let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
+        let told = socket.undelivered == 0 && !socket.over && !socket.breakage.broken && socket.parked.is_none();
         // One that is spliced yet would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.

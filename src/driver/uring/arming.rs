@@ -14,7 +14,7 @@ impl Uring {
             Some(socket) if socket.receiving => {}
             // Paused before it stood.
             Some(socket) if socket.paused => self.watch_fault(id),
-            Some(socket) if socket.splice.is_some() || socket.broken || socket.readable => self.visit_soon(id),
+            Some(socket) if socket.splice.is_some() || socket.breakage.broken || socket.readable => self.visit_soon(id),
             _ => self.arm_ring(id),
         }
     }
@@ -62,7 +62,9 @@ impl Uring {
 
     /// Has a fault told while nothing is received.
     pub(super) fn watch_fault(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.breakage.broken) else {
+            return;
+        };
         socket.watched = true;
         socket.operations += 1;
         let outcome = self.ring.poll_fault(id, socket.fd.as_fd());

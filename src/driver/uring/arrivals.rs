@@ -67,7 +67,7 @@ impl Uring {
             }
             (Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN), _) => self.receive_again(id),
             (Some(error), _) => {
-                socket.note_error(error);
+                socket.breakage.note(error);
                 self.ended(id, End::Fault)
             }
         }
@@ -116,7 +116,7 @@ impl Uring {
         let paused = socket.paused;
         if paused || socket.parked.is_some() {
             socket.park_end(end);
-            let broken = socket.broken;
+            let broken = socket.breakage.broken;
             self.watch_fault(id);
             return if paused && broken { self.fault(id) } else { None };
         }
@@ -125,10 +125,10 @@ impl Uring {
 
     pub(super) fn tell_end(&mut self, id: SocketId, end: End) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
-        let (tag, broken) = (socket.tag, socket.broken);
+        let (tag, broken) = (socket.tag, socket.breakage.broken);
         socket.over = true;
-        if end == End::Fault || socket.reset {
-            return socket.tell(Fault::Failed);
+        if end == End::Fault || socket.breakage.reset {
+            return socket.breakage.tell(Fault::Failed, socket.tag);
         }
         if broken {
             self.news.push_back(News::Fault(id));
@@ -166,7 +166,7 @@ impl Uring {
             return Some(Completion::Connected(tag));
         }
         socket.over = true;
-        socket.tell(Fault::Failed)
+        socket.breakage.tell(Fault::Failed, socket.tag)
     }
 
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
@@ -178,7 +178,7 @@ impl Uring {
         }
         // An end alone is what FINs make, and it has other messengers.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
-            socket.note_error(error);
+            socket.breakage.note(error);
             return self.fault(id);
         }
         // It found the completion queue full.
@@ -190,11 +190,11 @@ impl Uring {
 
     /// Tells of a broken connection where no receive does.
     pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.broken)?;
+        let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.breakage.broken)?;
         if socket.over && socket.parked.is_none() {
-            socket.tell(Fault::Failed)
+            socket.breakage.tell(Fault::Failed, socket.tag)
         } else if socket.paused {
-            socket.tell(Fault::Reset)
+            socket.breakage.tell(Fault::Reset, socket.tag)
         } else {
             self.cancel_receive(id);
             self.arm(id);

@@ -47,7 +47,7 @@ impl Uring {
                 let tag = socket.tag;
                 socket.readable = len == RECEIVE_BYTES;
                 socket.outgrows(len);
-                if socket.readable || socket.broken {
+                if socket.readable || socket.breakage.broken {
                     self.next_turn(id);
                 } else {
                     self.arm_ring(id);
@@ -66,7 +66,7 @@ impl Uring {
                 None
             }
             Err(error) => {
-                socket.note_error(error);
+                socket.breakage.note(error);
                 self.ended(id, End::Fault)
             }
         }
