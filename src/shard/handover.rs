@@ -167,7 +167,7 @@ impl<D: Driver> Shard<D> {
     /// When the driver cannot; the shard then serves what its listeners get.
     pub fn share(&mut self, neighbours: Neighbours) -> io::Result<()> {
         neighbours.open(&mut self.driver, self.process)?;
-        self.desk.lender.shard = neighbours.shard as u16;
+        debug_assert_eq!(neighbours.shard, usize::from(self.desk.lender.shard));
         self.neighbours = Some(neighbours);
         Ok(())
     }

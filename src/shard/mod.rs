@@ -28,12 +28,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
-
 use crate::counters::Counters;
 use crate::counters::stats::{Count, Gauge, ShardStats};
 use crate::driver::Driver;
-use crate::exchange::{Actions, Context, Lender, Micros, Random, Rules, Toolsets, Wanted};
+use crate::exchange::{Actions, Context, Lender, Micros, Random, Rules, Toolsets};
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
@@ -52,18 +50,16 @@ const HEARTBEAT: Micros = 1_000_000;
 
 /// What a shard is made of.
 pub struct Setup {
+    /// Which of the process's shards it is.
+    pub index: u16,
     /// Listeners of its own.
     pub listeners: Vec<OwnedFd>,
     /// Where snapshots appear.
     pub published: &'static Published,
-    /// Flags of the process: draining.
+    /// Flags of the process: draining; and where shards say what they are doing.
     pub process: &'static Process,
-    /// Where it says what it is doing.
-    pub doing: &'static DoingCell,
     /// Where it leaves what the access log is told.
     pub records: &'static Records,
-    /// Where it asks for tools that it does not know.
-    pub toolsets: &'static ArrayQueue<Wanted>,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -172,8 +168,9 @@ impl<D: Driver> Shard<D> {
         let budget_bytes = rules.limits.budget_of(share);
         let recorder = setup.records.recorder(&rules);
         let wall_ahead = Some(clock::wall_ahead(now));
-        let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(setup.toolsets));
-        let lender = Lender { random, budget_bytes, wall_ahead, recorder, toolsets, ..Lender::default() };
+        let (shard, state) = (setup.index, &setup.process.shards()[usize::from(setup.index)]);
+        let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(state.toolsets()));
+        let lender = Lender { random, budget_bytes, wall_ahead, recorder, toolsets, shard, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -198,7 +195,7 @@ impl<D: Driver> Shard<D> {
             sends_away: false,
             stay_until: 0,
             process: setup.process,
-            doing: setup.doing,
+            doing: state.doing(),
             records: setup.records,
             reader,
             rules_reader: setup.published.rules_reader(),

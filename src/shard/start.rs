@@ -105,12 +105,11 @@ pub fn start(
 /// ends, and whatever supervises it starts it anew.
 fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Neighbours) -> io::Result<()> {
     let setup = Setup {
+        index: index as u16,
         listeners,
         published: shared.published,
         process: shared.process,
-        doing: shared.process.shards()[index].doing(),
         records: shared.process.shards()[index].records(),
-        toolsets: shared.process.shards()[index].toolsets(),
         counters: shared.counters,
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),
