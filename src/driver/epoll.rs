@@ -321,7 +321,7 @@ impl Driver for Epoll {
 
     fn is_quiet(&self, id: SocketId) -> bool {
         let is_quiet = |socket: &Socket| {
-            // One that is spliced yet would have the next reply go where the last one went.
+            // One that is still spliced would have the next reply go where the last one went.
             !socket.readable && !socket.hung_up && !socket.over && !socket.breakage.broken && socket.splice.is_none()
         };
         self.sockets.get(id).is_some_and(is_quiet)

@@ -81,7 +81,7 @@ pub struct Uring {
     /// Told to accept or not each time that one of the last places is taken, or free: the table is not walked for them.
     listeners: Vec<SocketId>,
     accepting: bool,
-    /// Closed sockets that keep their descriptors yet.
+    /// Closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
     /// Listeners whose connections wait for descriptors, and when they are tried again.
@@ -346,7 +346,7 @@ impl Driver for Uring {
     fn is_quiet(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
         let told = socket.undelivered == 0 && !socket.over && !socket.breakage.broken && socket.parked.is_none();
-        // One that is spliced yet would have the next reply go where the last one went.
+        // One that is still spliced would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.
         let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;

@@ -128,7 +128,7 @@ impl Neighbours {
         if inbox.open.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // Each takes one out for the one that he put in, unless its shard has taken it yet.
+        // Each takes one out for the one that he put in, unless its shard has taken it already.
         inbox.connections.pop().map_or(Ok(()), Err)
     }
 

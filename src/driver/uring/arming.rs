@@ -19,7 +19,7 @@ impl Uring {
         }
     }
 
-    /// It is read from, or spliced, in this turn yet.
+    /// It is read from, or spliced, still in this turn.
     fn visit_soon(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
             socket.due = true;
@@ -35,7 +35,7 @@ impl Uring {
         }
     }
 
-    /// The same, whatever is known of the socket.
+    /// As [`Uring::arm`], whatever is known of the socket.
     pub(super) fn arm_ring(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
