@@ -7,6 +7,7 @@ use super::client::Client;
 use super::drive::Input;
 use super::timers::TICK;
 use super::{HEARTBEAT, Shard};
+use crate::counters::stats::Count;
 use crate::driver::Driver;
 use crate::exchange::{self, Event, Micros};
 use crate::fleet::EndpointId;
@@ -83,9 +84,13 @@ impl<D: Driver> Shard<D> {
             self.advance_by(key, Event::Deadline { acknowledged, client_stalls });
             return;
         }
-        if client.full && !client_stalls {
-            client.deadline = self.desk.now + self.desk.rules.limits.client_look_ms() * 1_000;
-            return;
+        if client.full {
+            if !client_stalls {
+                client.deadline = self.desk.now + self.desk.rules.limits.client_look_ms() * 1_000;
+                return;
+            }
+            // The exchange was over with the last byte that came for it: nobody else has seen this.
+            self.desk.stats.count(Count::ClientStalled);
         }
         if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {
             // Half a head: say so before closing.
