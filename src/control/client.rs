@@ -285,8 +285,8 @@ fn request(
 }
 
 /// What is wanting where a connect fails for these, and not whoever is called: descriptors, memory, ports that lead there.
-const WANTS: [libc::c_int; 6] =
-    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EADDRNOTAVAIL];
+const WANTS: [libc::c_int; 7] =
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC, libc::EAGAIN, libc::EADDRNOTAVAIL];
 
 /// Whether the want of something of ours is behind it.
 fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {

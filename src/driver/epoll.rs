@@ -84,19 +84,19 @@ impl Epoll {
             && let Err(error) = self.watch(id)
         {
             self.sockets.remove(id);
-            return Err(error);
+            return Err(error.into());
         }
         Ok(id)
     }
 
-    fn watch(&mut self, id: SocketId) -> io::Result<()> {
+    fn watch(&mut self, id: SocketId) -> Result<(), Errno> {
         use epoll::EventFlags as On;
         let Some(socket) = self.sockets.get(id) else { return Ok(()) };
         let flags = match socket.kind {
             Kind::Listener | Kind::Bell => On::IN | On::ET,
             _ => On::IN | On::OUT | On::RDHUP | On::ET,
         };
-        Ok(epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)?)
+        epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)
     }
 
     fn enqueue(ready: &mut VecDeque<SocketId>, id: SocketId, socket: &mut Socket) {
@@ -171,12 +171,15 @@ impl Driver for Epoll {
     }
 
     fn adopt(&mut self, id: SocketId, tag: Tag) {
-        if let Some(socket) = self.sockets.get_mut(id) {
-            socket.tag = tag;
-            socket.kind = Kind::Stream;
-            if self.watch(id).is_err() {
-                self.close(id);
-            }
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        (socket.tag, socket.kind) = (tag, Kind::Stream);
+        if let Err(error) = self.watch(id)
+            && let Some(socket) = self.sockets.get_mut(id)
+        {
+            // Nothing would ever tell of it: whoever keeps a place for it hears so now.
+            socket.over = true;
+            socket.breakage.note(error);
+            Self::enqueue(&mut self.ready, id, socket);
         }
     }
 
@@ -328,7 +331,7 @@ impl Driver for Epoll {
     }
 
     fn nothing_waits(&self, id: SocketId) -> bool {
-        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
+        self.sockets.get(id).is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

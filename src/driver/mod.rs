@@ -202,7 +202,8 @@ pub trait Driver: HandOver {
     /// Whether nothing has come from the peer that was not handed out: no byte, no end.
     fn is_quiet(&self, socket: SocketId) -> bool;
 
-    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet.
+    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet. Nothing does where the
+    /// socket is gone.
     fn nothing_waits(&self, socket: SocketId) -> bool {
         self.is_quiet(socket)
     }

@@ -145,11 +145,11 @@ fn hold_unsent(socket: &OwnedFd) {
 }
 
 /// Whether a connect failed for want of something of ours, which says nothing about who was to be connected to:
-/// descriptors, memory. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address
+/// descriptors, memory, room to watch one more. That there is no address, or no port, to connect from is so of this one alone (an IPv6 address
 /// where there is no IPv6, the last of the ports that lead there): another may be reached.
 pub fn is_want(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSPC, Errno::AGAIN];
     Errno::from_io_error(error).is_some_and(|error| ours.contains(&error))
 }
 
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn only_what_all_connects_want_is_a_want() {
         let of = |number| is_want(&io::Error::from_raw_os_error(number));
-        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(of), [true; 3]);
+        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOSPC].map(of), [true; 4]);
         let others = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ECONNREFUSED];
         assert_eq!(others.map(of), [false; 3]);
         assert_eq!(others.map(|number| is_port_want(&io::Error::from_raw_os_error(number))), [true, false, false]);

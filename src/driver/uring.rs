@@ -354,7 +354,8 @@ impl Driver for Uring {
     }
 
     fn nothing_waits(&self, id: SocketId) -> bool {
-        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
+        let living = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing);
+        living.is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
