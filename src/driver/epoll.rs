@@ -42,7 +42,7 @@ pub struct Epoll {
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
-    /// Listeners whose connections wait for descriptors, and when they are tried again.
+    /// Listeners that give none now, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
     accept_stalls: u64,

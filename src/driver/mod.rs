@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Descriptors are scarce: accepting is tried again after this long, in microseconds. Nothing tells when there are more.
+/// Where descriptors are scarce, or the kernel refuses, accepting is tried again after this long, in microseconds. Nothing
+/// tells when it is otherwise.
 const STALL: u64 = 50_000;
 /// Connections accepted from one listener in a row.
 const ACCEPTS_PER_VISIT: u32 = 16;
@@ -211,7 +212,7 @@ pub trait Driver: HandOver {
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told: one at least.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 
-    /// How often accepting was put off because descriptors are scarce.
+    /// How often accepting was put off because descriptors are scarce, or the kernel refuses.
     fn accept_stalls(&self) -> u64 {
         0
     }

@@ -84,7 +84,7 @@ pub struct Uring {
     /// Closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
-    /// Listeners whose connections wait for descriptors, and when they are tried again.
+    /// Listeners that give none now, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
     accept_stalls: u64,

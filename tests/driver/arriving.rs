@@ -19,6 +19,7 @@ on_both_drivers! {
     a_closed_listener_refuses
     who_comes_behind_the_last_is_refused
     a_connection_that_cannot_be_watched_fails
+    a_listener_that_takes_no_more_costs_no_turns
     idle_connections_cost_no_turn
     a_wait_of_no_length_brings_what_is_there
 }
@@ -199,6 +200,25 @@ fn a_connection_that_cannot_be_watched_fails<D: Driver>(driver: D) {
     assert_eq!(turns.told(tag), [Told::Failed]);
     turns.driver.close(id);
     assert!(turns.driver.nothing_waits(id), "whoever asks that before a close would never close it");
+}
+
+/// It was ended by others (`ss -K`), or a security module forbids it: the next try fails as the last one did.
+fn a_listener_that_takes_no_more_costs_no_turns<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let listener = socket::listener(([127, 0, 0, 1], 0).into()).unwrap();
+    let same = listener.try_clone().unwrap();
+    turns.driver.listen(listener).unwrap();
+    turns.settle();
+    rustix::net::shutdown(&same, rustix::net::Shutdown::Read).unwrap();
+    let (begin, mut waits) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(500) {
+        turns.turn_of(Duration::from_millis(500), |_, _| {});
+        waits += 1;
+    }
+    assert!(waits < 40, "{waits} turns in half a second for nothing");
+    assert!(turns.driver.accept_stalls() > 1, "it is tried again, and counted");
+    // Others take what comes for them.
+    turns.accept();
 }
 
 /// A driver that wakes although nothing happened would spin on ten thousand idle connections.

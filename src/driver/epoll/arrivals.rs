@@ -74,7 +74,7 @@ impl Epoll {
                 }
                 Arrival::Died => {}
                 Arrival::Nothing => return None,
-                Arrival::Scarce => {
+                Arrival::NotNow => {
                     if !self.stalled.contains(&id) {
                         self.stalled.push(id);
                     }
@@ -89,7 +89,7 @@ impl Epoll {
         None
     }
 
-    /// Tries listeners again whose connections wait for descriptors, once it is time; how long to sleep at most until then.
+    /// Tries listeners again that gave none, once it is time; how long to sleep at most until then.
     pub(super) fn try_stalled(&mut self) -> Duration {
         if self.stalled.is_empty() {
             return Duration::MAX;

@@ -52,7 +52,7 @@ impl Uring {
                 }
                 Arrival::Died => {}
                 Arrival::Nothing => break,
-                Arrival::Scarce => {
+                Arrival::NotNow => {
                     if !self.stalled.contains(&id) {
                         self.stalled.push(id);
                     }
