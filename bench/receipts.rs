@@ -98,7 +98,7 @@ impl Front {
                 rules,
                 leaving: false,
                 draining: false,
-                has_heir: false,
+                has_successor: false,
                 lender,
                 actions,
             });

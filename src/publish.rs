@@ -68,7 +68,7 @@ impl Published {
 pub struct Process {
     leaving: AtomicBool,
     draining: AtomicBool,
-    succeeded: AtomicBool,
+    has_successor: AtomicBool,
     shards: Box<[CachePadded<ShardState>]>,
 }
 
@@ -76,8 +76,8 @@ impl Process {
     /// For `shards` shards, none of them serving yet. Lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
-        let [leaving, draining, succeeded] = [false; 3].map(AtomicBool::new);
-        Box::leak(Box::new(Process { leaving, draining, succeeded, shards }))
+        let [leaving, draining, has_successor] = [false; 3].map(AtomicBool::new);
+        Box::leak(Box::new(Process { leaving, draining, has_successor, shards }))
     }
 
     /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to
@@ -96,6 +96,11 @@ impl Process {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Whether it ends, or was told to: nothing is to begin any more.
+    pub fn is_ending(&self) -> bool {
+        self.leaving() || self.draining()
+    }
+
     /// Begins the drain, also where shards sleep; there is no way back.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
@@ -103,14 +108,14 @@ impl Process {
     }
 
     /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
-    pub fn succeeded(&self) {
-        self.succeeded.store(true, Ordering::Release);
+    pub fn give_way(&self) {
+        self.has_successor.store(true, Ordering::Release);
         self.drain();
     }
 
     /// Whether clients whose connection ends find another process at once.
-    pub fn has_heir(&self) -> bool {
-        self.succeeded.load(Ordering::Acquire)
+    pub fn has_successor(&self) -> bool {
+        self.has_successor.load(Ordering::Acquire)
     }
 
     /// One entry a shard. A shard writes its own only.

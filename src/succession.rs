@@ -99,7 +99,7 @@ impl Heir {
         }
         stream.set_read_timeout(Some(patience))?;
         let mut id = [0; 4];
-        stream.read_exact(&mut id)?;
+        stream.read_exact(&mut id).map_err(|error| does_not_serve(&stream, &error))?;
         let id = u32::from_le_bytes(id);
         let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
         Ok(Heir { id, process, stream })
@@ -113,7 +113,7 @@ impl Heir {
         let said = hand_on(&self.stream, estate).and_then(|()| self.stream.read_exact(&mut [0]));
         if let Err(error) = said {
             self.kill();
-            return Err(io::Error::new(error.kind(), format!("it did not come to serve: {error}")));
+            return Err(does_not_serve(&self.stream, &error));
         }
         Ok(self)
     }
@@ -133,7 +133,7 @@ impl Heir {
     }
 
     /// Tells it that it alone speaks for the service now. It knows that this process lives for as long as `self` does.
-    pub fn is_alone(&mut self) {
+    pub fn tell_alone(&mut self) {
         // If it is gone, whoever supervises it sees that.
         let _ = self.stream.write_all(b"!");
     }
@@ -158,6 +158,18 @@ impl Heir {
         let process = self.process.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         Ok(pidfd_send_signal(process, signal)?)
     }
+}
+
+/// Why an heir does not serve. To the kernel a wait that was too long is a want of something, and its end one of bytes.
+fn does_not_serve(stream: &UnixStream, error: &io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+    let patience = || stream.read_timeout().ok().flatten().unwrap_or_default();
+    let why = match error.kind() {
+        WouldBlock | TimedOut => format!(" within {} s", patience().as_secs()),
+        UnexpectedEof | BrokenPipe | ConnectionReset => ": it ended, and its own lines say why".into(),
+        _ => format!(": {error}"),
+    };
+    io::Error::new(error.kind(), format!("it did not come to serve{why}"))
 }
 
 /// Ends a process that was to take this one's place: what it has begun with clients it finishes.
@@ -320,6 +332,24 @@ mod tests {
             let _ = child.kill();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn why_no_heir_came_to_serve_is_said_in_words() {
+        let serves = |stays: bool| {
+            let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+            let (stream, theirs) = UnixStream::pair().unwrap();
+            let theirs = Some(theirs).filter(|_| stays);
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            let admin = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+            let heir = Heir { id: child.id(), process: None, stream };
+            let said = heir.serves(&Estate { admin, listeners: Vec::new() }).unwrap_err().to_string();
+            child.wait().unwrap();
+            drop(theirs);
+            said
+        };
+        assert_eq!(serves(true), "it did not come to serve within 1 s");
+        assert_eq!(serves(false), "it did not come to serve: it ended, and its own lines say why");
     }
 
     /// One that was too busy to answer when it was told to let go still has its streams.

@@ -59,7 +59,7 @@ impl Play {
             rules: &self.rules,
             leaving: false,
             draining: false,
-            has_heir: false,
+            has_successor: false,
             lender: &mut self.lender,
             actions: &mut self.actions,
         })

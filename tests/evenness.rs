@@ -46,14 +46,12 @@ fn setup(
     stats: &'static Stats,
     stopwatch: fn() -> u64,
 ) -> Setup {
-    let state = &process.shards()[index];
     Setup {
+        index: index as u16,
         listeners,
         published: Published::leak(Snapshot::default()),
         process,
-        doing: state.doing(),
-        records: state.records(),
-        toolsets: state.toolsets(),
+        records: process.shards()[index].records(),
         counters: Counters::leak(),
         stats: stats.shard(index),
         rules: Arc::new(Rules::default()),

@@ -273,7 +273,7 @@ impl Writer {
     fn write(&mut self) {
         let lines = mem::take(&mut self.lines);
         // Who rotates logs tells the process that speaks for the service, and that is another one then.
-        if !lines.is_empty() && self.process.has_heir() && self.sink.as_ref().is_some_and(Sink::is_replaced) {
+        if !lines.is_empty() && self.process.has_successor() && self.sink.as_ref().is_some_and(Sink::is_replaced) {
             self.reopen();
         }
         if let Some(sink) = self.sink.as_mut().filter(|_| !lines.is_empty()) {

@@ -77,7 +77,7 @@ async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCo
 async fn alive(Shared(state): Shared<State>) -> impl IntoResponse {
     let is_wedged = state.process.shards().iter().any(|shard| shard.is_wedged());
     // It is for the process in this one's place by then.
-    match is_wedged && !state.process.has_heir() {
+    match is_wedged && !state.process.has_successor() {
         true => (StatusCode::SERVICE_UNAVAILABLE, "a shard has stood still for 10 s\n"),
         false => (StatusCode::OK, "ok\n"),
     }
@@ -87,9 +87,9 @@ async fn alive(Shared(state): Shared<State>) -> impl IntoResponse {
 /// same sockets.
 async fn ready(Shared(state): Shared<State>) -> impl IntoResponse {
     let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
-    if state.process.has_heir() {
+    if state.process.has_successor() {
         (StatusCode::OK, "ready: another process serves in this one's place\n")
-    } else if state.process.leaving() || state.process.draining() {
+    } else if state.process.is_ending() {
         unready("draining\n")
     } else if !state.process.all_serving() {
         unready("shards are starting\n")

@@ -27,13 +27,13 @@ const SUCCEEDED: &str = "another process serves by now: ask again on a new conne
 /// on: a change that is made here is none of the service.
 pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
     let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
-    let mut answer = if changes && process.has_heir() {
+    let mut answer = if changes && process.has_successor() {
         (StatusCode::SERVICE_UNAVAILABLE, SUCCEEDED).into_response()
     } else {
         next.run(request).await
     };
     // Also where it took this one's place meanwhile.
-    if process.has_heir() {
+    if process.has_successor() {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer

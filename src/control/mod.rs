@@ -156,7 +156,7 @@ impl Handle {
         let estate = Estate { admin, listeners };
         // Who is told to end says so before it takes this lock.
         let mut will = self.bequest.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.process.leaving() && !self.process.draining() {
+        if !self.process.is_ending() {
             service::say_ready(self.process, &estate);
             will.estate = Some(estate);
         }
@@ -234,7 +234,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
                 std::future::pending::<()>().await;
             }
             // Here, where the process waits for it: an idle front has drained within milliseconds.
-            if !setup.process.has_heir() {
+            if !setup.process.has_successor() {
                 keeper.save_within(setup.process, SAVED_WITHIN).await;
             }
         });

@@ -79,7 +79,7 @@ pub(super) fn signals(setup: &Setup, hangup: Signal, mut ends: Ends, keeper: &Ar
                 say(&[NotifyState::Stopping]);
             } else if interrupted && was_interrupted {
                 std::process::exit(INTERRUPTED);
-            } else if interrupted && process.has_heir() {
+            } else if interrupted && process.has_successor() {
                 tracing::info!("another process serves already, streams may finish here; a second Ctrl-C ends at once");
             } else if interrupted {
                 tracing::info!("draining already, streams may finish; a second Ctrl-C ends at once");
@@ -139,7 +139,7 @@ async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
         // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
         // signal too.
         keeper.access().reopen();
-        if setup.process.has_heir() {
+        if setup.process.has_successor() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
         } else {
             next.is(keeper.ask());
@@ -152,7 +152,7 @@ async fn read_anew(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
     loop {
         let asked = next.comes().await;
         // It may have come while another process took this one's place.
-        if setup.process.has_heir() {
+        if setup.process.has_successor() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
             continue;
         }
@@ -213,7 +213,7 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
     loop {
         // The first one came with READY: who takes another's place is not listened to before.
         sleep(patience / LOOKS).await;
-        if process.has_heir() {
+        if process.has_successor() {
             return;
         }
         let turns = |shard: usize| {

@@ -103,12 +103,12 @@ async fn succeed(
         }
         // A service manager may ask the process that it was told of some milliseconds before.
         let began = async {
-            while will().estate.is_none() && !process.leaving() && !process.draining() {
+            while will().estate.is_none() && !process.is_ending() {
                 sleep(GLANCE).await;
             }
         };
         let _ = timeout(BEGINNING, began).await;
-        let may = || !process.leaving() && !process.draining();
+        let may = || !process.is_ending();
         if may() && will().estate.is_some() {
             // Before the sockets are taken: whoever ends this process closes those that are in the will.
             keeper.save_within(process, SAVED_WITHIN).await;
@@ -128,8 +128,8 @@ async fn succeed(
                 tracing::info!(heir = heir.id(), "another process serves in this one's place; streams may finish here");
                 service::say_main_process(heir.id());
                 serving.abort();
-                process.succeeded();
-                heir.is_alone();
+                process.give_way();
+                heir.tell_alone();
                 keeper.listen_no_more();
                 // Nobody is to wait in a listener that this process alone has open.
                 drop(estate);

@@ -110,7 +110,7 @@ counts! {
     "client_bytes_out", "Bytes sent to clients." => BytesOut;
     "spliced_bytes", "Bytes of long opaque replies that passed inside the kernel." => BytesSpliced;
     "receive_buffers_out", "Times that bytes waited a turn because no receive buffer was left." => BuffersOut;
-    "accept_stalls", "Times that accepting was put off because descriptors are scarce." => AcceptStalled;
+    "accept_stalls", "Times that accepting was put off because descriptors are scarce, or the kernel refuses." => AcceptStalled;
     "accept_pauses", "Times that a shard had as many clients as it may (connections_max): further ones wait in the kernel's queue." => AcceptPaused;
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;

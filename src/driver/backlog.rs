@@ -24,14 +24,26 @@ impl Backlog {
         self.bytes.len() - self.sent
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+    /// Keeps what is left of `pieces` behind the first `taken` bytes.
+    pub(super) fn push_rest<'a>(&mut self, pieces: impl Iterator<Item = IoSlice<'a>>, taken: usize) {
+        let mut skip = taken;
+        for piece in pieces {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            self.bytes.extend_from_slice(&piece[skipped..]);
+        }
     }
 
-    /// Sends what it can; how many bytes still wait.
-    pub(super) fn send(&mut self, socket: &OwnedFd) -> Result<usize, Errno> {
-        self.sent += transmit(socket, &[IoSlice::new(&self.bytes[self.sent..])])?;
-        Ok(self.len())
+    /// Sends what it can of what a socket has waiting; true when nothing is left of it.
+    pub(super) fn flush(waiting: &mut Option<Box<Backlog>>, socket: &OwnedFd) -> Result<bool, Errno> {
+        if let Some(backlog) = waiting {
+            backlog.sent += transmit(socket, &[IoSlice::new(&backlog.bytes[backlog.sent..])])?;
+            if backlog.len() > 0 {
+                return Ok(false);
+            }
+            *waiting = None;
+        }
+        Ok(true)
     }
 }
 

@@ -22,14 +22,28 @@ const ENGINES_SHARE: u64 = 4;
 /// or this many, if those are more.
 const ENGINES_MAX: u64 = 1_024;
 
+/// What accept(2) says of the connection that was next; anything else is said of the listener.
+const OF_ONE: [Errno; 10] = [
+    Errno::CONNABORTED,
+    Errno::INTR,
+    Errno::PROTO,
+    Errno::NETDOWN,
+    Errno::NETUNREACH,
+    Errno::HOSTDOWN,
+    Errno::HOSTUNREACH,
+    Errno::NONET,
+    Errno::NOPROTOOPT,
+    Errno::OPNOTSUPP,
+];
+
 /// What a listener had.
 pub(super) enum Arrival {
     Connection(OwnedFd, SocketAddr),
     /// It died in the queue; the next one need not have.
     Died,
     Nothing,
-    /// There may be some, and no descriptor for them.
-    Scarce,
+    /// There may be some, but not now: there is no descriptor for them, or the kernel refuses.
+    NotNow,
 }
 
 /// One driver's view of what this process has open.
@@ -39,6 +53,8 @@ pub(super) struct Descriptors {
     before: u64,
     /// A client got one of those that are left to others: from then on it is looked before.
     were_short: bool,
+    /// That the kernel refuses was said.
+    said: bool,
 }
 
 impl Descriptors {
@@ -55,7 +71,7 @@ impl Descriptors {
 
     pub(super) fn accept(&mut self, listener: &OwnedFd) -> Arrival {
         if self.were_short && lowest_free(listener).is_none_or(|number| number >= self.end()) {
-            return Arrival::Scarce;
+            return Arrival::NotNow;
         }
         match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok((connection, peer)) => {
@@ -66,18 +82,33 @@ impl Descriptors {
                 }
             }
             Err(Errno::AGAIN) => Arrival::Nothing,
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Arrival::Scarce,
-            Err(_) => Arrival::Died,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Arrival::NotNow,
+            Err(error) if OF_ONE.contains(&error) => Arrival::Died,
+            Err(error) => {
+                self.say(error);
+                Arrival::NotNow
+            }
         }
     }
 
-    /// The next that waits and has not died; none, too, where descriptors are scarce.
+    /// The next try fails as this one did, for as long as that lasts.
+    #[cold]
+    fn say(&mut self, error: Errno) {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::error!(
+                %error,
+                "the kernel takes no more connections from a listener, clients wait or are refused: it was ended by others, or a security module forbids it; restart warmfront once neither is so"
+            );
+        }
+    }
+
+    /// The next that waits and has not died; none, too, where none can be had now.
     pub(super) fn accept_living(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
         for _ in 0..ACCEPTS_PER_VISIT {
             match self.accept(listener) {
                 Arrival::Connection(connection, peer) => return Some((connection, peer)),
                 Arrival::Died => {}
-                Arrival::Nothing | Arrival::Scarce => break,
+                Arrival::Nothing | Arrival::NotNow => break,
             }
         }
         None

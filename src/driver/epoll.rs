@@ -42,7 +42,7 @@ pub struct Epoll {
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
-    /// Listeners whose connections wait for descriptors, and when they are tried again.
+    /// Listeners that give none now, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
     accept_stalls: u64,
@@ -84,19 +84,19 @@ impl Epoll {
             && let Err(error) = self.watch(id)
         {
             self.sockets.remove(id);
-            return Err(error);
+            return Err(error.into());
         }
         Ok(id)
     }
 
-    fn watch(&mut self, id: SocketId) -> io::Result<()> {
+    fn watch(&mut self, id: SocketId) -> Result<(), Errno> {
         use epoll::EventFlags as On;
         let Some(socket) = self.sockets.get(id) else { return Ok(()) };
         let flags = match socket.kind {
             Kind::Listener | Kind::Bell => On::IN | On::ET,
             _ => On::IN | On::OUT | On::RDHUP | On::ET,
         };
-        Ok(epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)?)
+        epoll::add(&self.epoll, &socket.fd, epoll::EventData::new_u64(id.to_u64()), flags)
     }
 
     fn enqueue(ready: &mut VecDeque<SocketId>, id: SocketId, socket: &mut Socket) {
@@ -118,7 +118,7 @@ impl Epoll {
             && socket.kind == Kind::Stream
             && let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd)
         {
-            socket.note_error(error);
+            socket.breakage.note(error);
         }
         let may_write = flags.contains(On::OUT) && (socket.starved || socket.kind == Kind::Connecting);
         socket.writable = may_write;
@@ -171,12 +171,15 @@ impl Driver for Epoll {
     }
 
     fn adopt(&mut self, id: SocketId, tag: Tag) {
-        if let Some(socket) = self.sockets.get_mut(id) {
-            socket.tag = tag;
-            socket.kind = Kind::Stream;
-            if self.watch(id).is_err() {
-                self.close(id);
-            }
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        (socket.tag, socket.kind) = (tag, Kind::Stream);
+        if let Err(error) = self.watch(id)
+            && let Some(socket) = self.sockets.get_mut(id)
+        {
+            // Nothing would ever tell of it: whoever keeps a place for it hears so now.
+            socket.over = true;
+            socket.breakage.note(error);
+            Self::enqueue(&mut self.ready, id, socket);
         }
     }
 
@@ -247,18 +250,13 @@ impl Driver for Epoll {
         }
         let pieces = &pieces[..count];
         let sent = if socket.starved { Ok(0) } else { transmit(&socket.fd, pieces) };
-        let mut taken = socket.note_outcome(sent);
-        if socket.broken {
+        let taken = socket.breakage.taken(sent);
+        if socket.breakage.broken {
             Self::enqueue(&mut self.ready, id, socket);
         }
         if taken < total {
             socket.starved = true;
-            let backlog = socket.backlog.get_or_insert_default();
-            for piece in pieces {
-                let skip = taken.min(piece.len());
-                taken -= skip;
-                backlog.push(&piece[skip..]);
-            }
+            socket.backlog.get_or_insert_default().push_rest(pieces.iter().copied(), taken);
         }
         socket.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }
@@ -271,9 +269,9 @@ impl Driver for Epoll {
     fn offer(&mut self, id: SocketId, bytes: &[u8]) -> usize {
         let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
-        let taken = socket.note_outcome(sent);
+        let taken = socket.breakage.taken(sent);
         socket.starved = taken < bytes.len();
-        if socket.broken {
+        if socket.breakage.broken {
             Self::enqueue(&mut self.ready, id, socket);
         }
         taken
@@ -326,14 +324,14 @@ impl Driver for Epoll {
 
     fn is_quiet(&self, id: SocketId) -> bool {
         let is_quiet = |socket: &Socket| {
-            // One that is spliced yet would have the next reply go where the last one went.
-            !socket.readable && !socket.hung_up && !socket.over && !socket.broken && socket.splice.is_none()
+            // One that is still spliced would have the next reply go where the last one went.
+            !socket.readable && !socket.hung_up && !socket.over && !socket.breakage.broken && socket.splice.is_none()
         };
         self.sockets.get(id).is_some_and(is_quiet)
     }
 
     fn nothing_waits(&self, id: SocketId) -> bool {
-        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
+        self.sockets.get(id).is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

@@ -1,4 +1,6 @@
-//! What was told of a broken connection.
+//! What is known of a broken connection, and what was told of it.
+
+use rustix::io::Errno;
 
 use super::{Completion, Tag};
 
@@ -12,13 +14,39 @@ pub(super) enum Fault {
     Failed,
 }
 
-impl Fault {
+/// Whether and how one connection broke.
+#[derive(Default)]
+pub(super) struct Breakage {
+    /// It did: told once more behind a FIN, and while paused.
+    pub(super) broken: bool,
+    /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
+    pub(super) reset: bool,
+    told: Fault,
+}
+
+impl Breakage {
+    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
+    pub(super) fn note(&mut self, error: Errno) {
+        self.broken = true;
+        self.reset |= error != Errno::PIPE;
+    }
+
+    /// How many bytes of a send were taken. An error takes none, and is noted where it is not that there is no room.
+    pub(super) fn taken(&mut self, sent: Result<usize, Errno>) -> usize {
+        sent.unwrap_or_else(|error| {
+            if !matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR | Errno::CANCELED) {
+                self.note(error);
+            }
+            0
+        })
+    }
+
     /// Tells of `fault`, unless that or worse was told before.
     pub(super) fn tell(&mut self, fault: Fault, tag: Tag) -> Option<Completion> {
-        if *self >= fault {
+        if self.told >= fault {
             return None;
         }
-        *self = fault;
+        self.told = fault;
         Some(if fault == Fault::Failed { Completion::Failed(tag) } else { Completion::Reset(tag) })
     }
 }

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Descriptors are scarce: accepting is tried again after this long, in microseconds. Nothing tells when there are more.
+/// Where descriptors are scarce, or the kernel refuses, accepting is tried again after this long, in microseconds. Nothing
+/// tells when it is otherwise.
 const STALL: u64 = 50_000;
 /// Connections accepted from one listener in a row.
 const ACCEPTS_PER_VISIT: u32 = 16;
@@ -202,7 +203,8 @@ pub trait Driver: HandOver {
     /// Whether nothing has come from the peer that was not handed out: no byte, no end.
     fn is_quiet(&self, socket: SocketId) -> bool;
 
-    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet.
+    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet. Nothing does where the
+    /// socket is gone.
     fn nothing_waits(&self, socket: SocketId) -> bool {
         self.is_quiet(socket)
     }
@@ -210,7 +212,7 @@ pub trait Driver: HandOver {
     /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told: one at least.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 
-    /// How often accepting was put off because descriptors are scarce.
+    /// How often accepting was put off because descriptors are scarce, or the kernel refuses.
     fn accept_stalls(&self) -> u64 {
         0
     }

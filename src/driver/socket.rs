@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn only_what_all_connects_want_is_a_want() {
         let of = |number| is_want(&io::Error::from_raw_os_error(number));
-        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(of), [true; 3]);
+        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOSPC].map(of), [true; 4]);
         let others = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::ECONNREFUSED];
         assert_eq!(others.map(of), [false; 3]);
         assert_eq!(others.map(|number| is_port_want(&io::Error::from_raw_os_error(number))), [true, false, false]);

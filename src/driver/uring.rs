@@ -45,7 +45,7 @@ const END_WAIT: Duration = Duration::from_millis(10);
 
 /// What the driver itself has to tell, besides what the kernel completed.
 #[derive(Clone, Copy)]
-enum Told {
+enum News {
     /// The kernel did not take all that was sent.
     Full(SocketId),
     /// Bytes or an end that came while the connection was paused.
@@ -71,7 +71,7 @@ pub struct Uring {
     turns: u32,
     /// The last enter did not see to all that had happened.
     puts_off: bool,
-    told: VecDeque<Told>,
+    news: VecDeque<News>,
     /// The buffer behind the lease that is held now.
     leased: Option<u16>,
     /// Connections that have more to give in the next turn, or whose receive found no buffer.
@@ -81,10 +81,10 @@ pub struct Uring {
     /// Told to accept or not each time that one of the last places is taken, or free: the table is not walked for them.
     listeners: Vec<SocketId>,
     accepting: bool,
-    /// Closed sockets that keep their descriptors yet.
+    /// Closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
-    /// Listeners whose connections wait for descriptors, and when they are tried again.
+    /// Listeners that give none now, and when they are tried again.
     stalled: Vec<SocketId>,
     stalled_until: u64,
     accept_stalls: u64,
@@ -110,7 +110,7 @@ impl Uring {
             handed_out: 0,
             turns: 0,
             puts_off: false,
-            told: VecDeque::new(),
+            news: VecDeque::new(),
             leased: None,
             hungry: Vec::new(),
             buffers_out: 0,
@@ -225,7 +225,7 @@ impl Driver for Uring {
             return Err(failure);
         }
         self.buffers.publish();
-        let pending = !self.told.is_empty() || !self.completed.is_empty();
+        let pending = !self.news.is_empty() || !self.completed.is_empty();
         let stall = Duration::from_micros(if self.stalled.is_empty() { u64::MAX } else { STALL });
         self.enter(if pending { Duration::ZERO } else { timeout.min(stall) })
     }
@@ -233,8 +233,8 @@ impl Driver for Uring {
     fn next(&mut self) -> Option<Completion> {
         self.release_lease();
         loop {
-            let completion = if let Some(told) = self.told.pop_front() {
-                self.tell(told)
+            let completion = if let Some(news) = self.news.pop_front() {
+                self.tell(news)
             } else {
                 let completed = *self.completed.get(self.handed_out)?;
                 self.handed_out += 1;
@@ -268,7 +268,7 @@ impl Driver for Uring {
         self.send_now(id);
         let Some(socket) = self.live(id).filter(|socket| !socket.starved) else { return 0 };
         let sent = transmit(&socket.fd, &[IoSlice::new(bytes)]);
-        let taken = socket.note_sent(sent);
+        let taken = socket.breakage.taken(sent);
         if taken < bytes.len() {
             socket.starved = true;
             self.starve(id);
@@ -283,8 +283,8 @@ impl Driver for Uring {
     fn pause(&mut self, id: SocketId) {
         let Some(socket) = self.live(id) else { return };
         socket.paused = true;
-        if socket.broken {
-            self.told.push_back(Told::Fault(id));
+        if socket.breakage.broken {
+            self.news.push_back(News::Fault(id));
         } else if socket.receiving {
             self.cancel_receive(id);
         } else if socket.kind == Kind::Stream {
@@ -296,7 +296,7 @@ impl Driver for Uring {
         let Some(socket) = self.live(id).filter(|socket| socket.paused) else { return };
         socket.paused = false;
         if socket.parked.is_some() {
-            self.told.push_back(Told::Parked(id));
+            self.news.push_back(News::Parked(id));
         } else if !socket.over {
             self.arm(id);
         }
@@ -345,8 +345,8 @@ impl Driver for Uring {
 
     fn is_quiet(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
-        let told = socket.undelivered == 0 && !socket.over && !socket.broken && socket.parked.is_none();
-        // One that is spliced yet would have the next reply go where the last one went.
+        let told = socket.undelivered == 0 && !socket.over && !socket.breakage.broken && socket.parked.is_none();
+        // One that is still spliced would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.
         let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
@@ -354,7 +354,8 @@ impl Driver for Uring {
     }
 
     fn nothing_waits(&self, id: SocketId) -> bool {
-        self.is_quiet(id) && self.sockets.get(id).is_some_and(|socket| socket::nothing_waits(&socket.fd))
+        let living = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing);
+        living.is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {

@@ -184,7 +184,7 @@ pub struct Context<'a> {
     /// No new request may follow on a connection.
     pub draining: bool,
     /// And whoever comes by another finds another process in this one's place.
-    pub has_heir: bool,
+    pub has_successor: bool,
     /// What an exchange borrows from its shard.
     pub lender: &'a mut Lender,
     /// Out.

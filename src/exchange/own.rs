@@ -60,7 +60,7 @@ pub(super) fn own_answer(
 /// to take the service for one that ends.
 fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
-    let stays = !cx.leaving && (!cx.draining || cx.has_heir);
+    let stays = !cx.leaving && (!cx.draining || cx.has_successor);
     let serving = stays && endpoints.any(|endpoint| endpoint.health.takes_requests());
     if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
 }

@@ -157,11 +157,13 @@ impl Exchange {
             }
             Side::Client => {
                 self.client_full = true;
-                // Before the reply's head only something short of ours can be in the way.
+                // Before the reply's head it is something short of ours that is in the way, or the reply to a request
+                // before, which is not the engine's fault: it is read, and the first of its bytes find the client full
+                // anew.
                 if self.phase == Phase::Relay {
                     self.wait_for_client(cx);
+                    cx.actions.push(Action::Pause(Side::Upstream));
                 }
-                cx.actions.push(Action::Pause(Side::Upstream));
             }
         }
     }

@@ -14,13 +14,13 @@ impl<D: Driver> Shard<D> {
         if let Some(client) = self.clients.get_mut(key)
             && !std::mem::replace(&mut client.in_line, true)
         {
-            self.read_ahead.push(key);
+            self.line.push(key);
         }
     }
 
     /// Those that are in line have their turn.
     pub(super) fn serve_line(&mut self) {
-        for key in std::mem::take(&mut self.read_ahead) {
+        for key in std::mem::take(&mut self.line) {
             if let Some(client) = self.clients.get_mut(key) {
                 client.in_line = false;
                 self.serve_read_ahead(key);

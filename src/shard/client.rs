@@ -164,14 +164,13 @@ impl<D: Driver> Shard<D> {
     /// Heads and bodies, one after the other, as far as the bytes go.
     pub(super) fn serve(&mut self, key: Key, mut input: Input<'_>) {
         let mut heads = 0;
-        loop {
-            let empty = input.bytes(&self.driver).is_empty();
+        while !input.bytes(&self.driver).is_empty() {
             let Some(client) = self.clients.get_mut(key) else { return };
             if client.lingering.is_some() {
                 return;
             }
             match &client.exchange {
-                Some(exchange) if exchange.reads_request() && !empty => {
+                Some(exchange) if exchange.reads_request() => {
                     let consumed = self.advance(key, input, |bytes| Event::Request(bytes));
                     input = input.after(consumed);
                     if consumed == 0 {
@@ -180,26 +179,26 @@ impl<D: Driver> Shard<D> {
                 }
                 // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to
                 // a piece.
-                None if !client.full && !empty && heads == HEADS_MAX => {
+                None if !client.full && heads == HEADS_MAX => {
                     client.had_its_turn = true;
                     self.serve_later(key);
                     self.read_on(key, input);
-                    return self.hold_back(key);
+                    break;
                 }
-                None if !client.full && !empty => match self.open(key, input) {
+                None if !client.full => match self.open(key, input) {
                     Some(consumed) => {
                         input = input.after(consumed);
                         heads += 1;
                     }
                     None => return self.read_on(key, input),
                 },
-                _ if empty => return self.hold_back(key),
                 _ => {
                     self.read_on(key, input);
-                    return self.hold_back(key);
+                    break;
                 }
             }
         }
+        self.hold_back(key);
     }
 
     /// Reads one head: an exchange begins, or an answer of ours goes out. `None`: it is not complete.

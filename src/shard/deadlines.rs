@@ -1,10 +1,16 @@
-//! When clients are given up: the wheel looks at each by its deadline.
+//! When it is waited no more: the wheel looks at each client by its deadline, and exchanges hear of it where their
+//! endpoint refuses its probes.
 
-use super::Shard;
+use std::sync::Arc;
+
+use super::client::Client;
 use super::drive::Input;
 use super::timers::TICK;
+use super::{HEARTBEAT, Shard};
+use crate::counters::stats::Count;
 use crate::driver::Driver;
 use crate::exchange::{self, Event, Micros};
+use crate::fleet::EndpointId;
 use crate::slots::Key;
 
 /// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
@@ -78,9 +84,13 @@ impl<D: Driver> Shard<D> {
             self.advance_by(key, Event::Deadline { acknowledged, client_stalls });
             return;
         }
-        if client.full && !client_stalls {
-            client.deadline = self.desk.now + self.desk.rules.limits.client_look_ms() * 1_000;
-            return;
+        if client.full {
+            if !client_stalls {
+                client.deadline = self.desk.now + self.desk.rules.limits.client_look_ms() * 1_000;
+                return;
+            }
+            // The exchange was over with the last byte that came for it: nobody else has seen this.
+            self.desk.stats.count(Count::ClientStalled);
         }
         if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {
             // Half a head: say so before closing.
@@ -95,5 +105,26 @@ impl<D: Driver> Shard<D> {
             return;
         }
         self.close_client(key);
+    }
+
+    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
+    pub(super) fn look_for_deserted(&mut self) {
+        if !self.desk.snapshot.any_refuses || self.legs == 0 || self.desk.now < self.deserted_at {
+            return;
+        }
+        self.deserted_at = self.desk.now + HEARTBEAT;
+        let snapshot = Arc::clone(&self.desk.snapshot);
+        if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
+            return;
+        }
+        let refuses = |id: EndpointId| {
+            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
+            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
+        };
+        let is_deserted =
+            |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
+        for key in self.clients.keys_where(is_deserted) {
+            self.advance_by(key, Event::Deserted);
+        }
     }
 }

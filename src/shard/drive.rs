@@ -1,6 +1,5 @@
 //! Between exchanges and the driver: hands events in, carries actions out, decides nothing.
 
-use super::upstream::{Connection, NoConnection};
 use super::{Shard, panics};
 use crate::counters::stats::Count;
 use crate::driver::{Driver, Lease, Segment};
@@ -40,11 +39,7 @@ impl<'a> Input<'a> {
 
 /// What follows from the one action of a list that something follows from, once all were carried out.
 enum Follows {
-    Connected { reused: bool, acknowledged: Option<u64> },
-    ConnectFailed,
-    ConnectWanting,
-    ConnectPortless,
-    Pushed(usize),
+    Happens(Event<'static>),
     Over(Ending),
 }
 
@@ -109,7 +104,9 @@ impl<D: Driver> Shard<D> {
                     place += taken - 1;
                 }
                 Action::PushRequest => follows = self.push_request(key),
-                Action::Connect { endpoint, fresh } => follows = self.connect(key, endpoint, fresh),
+                Action::Connect { endpoint, fresh } => {
+                    follows = self.check_out(key, endpoint, fresh).map(Follows::Happens);
+                }
                 Action::Dismiss { reuse } => self.dismiss(key, reuse),
                 Action::Splice(len) => self.splice(key, len),
                 Action::Pause(side) => self.pause(key, side, true),
@@ -128,21 +125,9 @@ impl<D: Driver> Shard<D> {
         }
         match follows {
             // Whatever follows ends here again, or with the exchange.
-            Some(follows) => self.follow(key, follows),
+            Some(Follows::Happens(event)) => self.advance_by(key, event),
+            Some(Follows::Over(ending)) => self.exchange_over(key, ending),
             None => self.arm(key),
-        }
-    }
-
-    fn follow(&mut self, key: Key, follows: Follows) {
-        match follows {
-            Follows::Connected { reused, acknowledged } => {
-                self.advance_by(key, Event::Connected { reused, acknowledged })
-            }
-            Follows::ConnectFailed => self.advance_by(key, Event::ConnectFailed),
-            Follows::ConnectWanting => self.advance_by(key, Event::ConnectWanting),
-            Follows::ConnectPortless => self.advance_by(key, Event::ConnectPortless),
-            Follows::Pushed(len) => self.advance_by(key, Event::Pushed(len)),
-            Follows::Over(ending) => self.exchange_over(key, ending),
         }
     }
 
@@ -195,17 +180,7 @@ impl<D: Driver> Shard<D> {
         let upstream = self.upstreams.get_mut(client.upstream?)?;
         let taken = self.driver.offer(upstream.socket, client.exchange.as_ref()?.unsent());
         upstream.count_sent(taken, self.desk.stats);
-        Some(Follows::Pushed(taken))
-    }
-
-    fn connect(&mut self, key: Key, endpoint: crate::fleet::EndpointId, fresh: bool) -> Option<Follows> {
-        match self.check_out(key, endpoint, fresh) {
-            Ok(Connection::Stands { acknowledged }) => Some(Follows::Connected { reused: true, acknowledged }),
-            Ok(Connection::Comes) => None,
-            Err(NoConnection::Refused) => Some(Follows::ConnectFailed),
-            Err(NoConnection::Want) => Some(Follows::ConnectWanting),
-            Err(NoConnection::NoPort) => Some(Follows::ConnectPortless),
-        }
+        Some(Follows::Happens(Event::Pushed(taken)))
     }
 
     fn splice(&mut self, key: Key, len: u64) {

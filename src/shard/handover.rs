@@ -33,8 +33,6 @@ const AHEAD: u64 = 1;
 const AHEAD_SHARE: u64 = 32;
 /// Connections that may be on their way to one shard; beyond that they stay where they are.
 const INBOX: usize = 256;
-/// Connections that one shard takes from its listeners as it closes them.
-const LAST_MAX: usize = 4_096;
 /// A shard that has not turned for as long, with something in its inbox, stands still: nobody hands over to it.
 const STANDS_AFTER: Micros = 100_000;
 
@@ -130,7 +128,7 @@ impl Neighbours {
         if inbox.open.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // Each takes one out for the one that he put in, unless its shard has taken it yet.
+        // Each takes one out for the one that he put in, unless its shard has taken it already.
         inbox.connections.pop().map_or(Ok(()), Err)
     }
 
@@ -169,7 +167,7 @@ impl<D: Driver> Shard<D> {
     /// When the driver cannot; the shard then serves what its listeners get.
     pub fn share(&mut self, neighbours: Neighbours) -> io::Result<()> {
         neighbours.open(&mut self.driver, self.process)?;
-        self.desk.lender.shard = neighbours.shard as u16;
+        debug_assert_eq!(neighbours.shard, usize::from(self.desk.lender.shard));
         self.neighbours = Some(neighbours);
         Ok(())
     }
@@ -188,18 +186,6 @@ impl<D: Driver> Shard<D> {
         self.accepted(socket, peer);
         // At once, so that shards which accept side by side see each other.
         self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
-    }
-
-    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a
-    /// backlog may hold, for others may come as fast.
-    pub(super) fn take_the_last(&mut self) {
-        for _ in 0..LAST_MAX {
-            if !self.accepting {
-                break;
-            }
-            let Some((socket, peer)) = self.driver.accept_last() else { break };
-            self.accepted(socket, peer);
-        }
     }
 
     /// Before its end: nobody hands over from here on. False: somebody has, which is still to be taken in.

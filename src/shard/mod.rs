@@ -8,6 +8,7 @@ pub mod choice;
 mod client;
 mod clock;
 mod deadlines;
+mod drain;
 mod drive;
 pub mod handover;
 mod listeners;
@@ -27,19 +28,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
-
 use crate::counters::Counters;
 use crate::counters::stats::{Count, Gauge, ShardStats};
 use crate::driver::Driver;
-use crate::exchange::{Actions, Context, Event, Lender, Micros, Random, Rules, Toolsets, Wanted};
-use crate::fleet::EndpointId;
+use crate::exchange::{Actions, Context, Lender, Micros, Random, Rules, Toolsets};
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
+use drain::DRAIN_LOOK;
 use handover::Neighbours;
 use owner::Owner;
 use queue::Waiters;
@@ -48,23 +47,19 @@ use upstream::Upstream;
 
 /// A shard that has nothing to do wakes this often, to show that it lives.
 const HEARTBEAT: Micros = 1_000_000;
-/// While draining: how often it looks whether its clients are gone.
-const DRAIN_LOOK: Micros = 50_000;
 
 /// What a shard is made of.
 pub struct Setup {
+    /// Which of the process's shards it is.
+    pub index: u16,
     /// Listeners of its own.
     pub listeners: Vec<OwnedFd>,
     /// Where snapshots appear.
     pub published: &'static Published,
-    /// Flags of the process: draining.
+    /// Flags of the process: draining; and where shards say what they are doing.
     pub process: &'static Process,
-    /// Where it says what it is doing.
-    pub doing: &'static DoingCell,
     /// Where it leaves what the access log is told.
     pub records: &'static Records,
-    /// Where it asks for tools that it does not know.
-    pub toolsets: &'static ArrayQueue<Wanted>,
     /// In-flight counts of the fleet.
     pub counters: &'static Counters,
     /// Its statistics.
@@ -87,7 +82,7 @@ struct Desk {
     rules: Arc<Rules>,
     leaving: bool,
     draining: bool,
-    has_heir: bool,
+    has_successor: bool,
     lender: Lender,
     actions: Actions,
 }
@@ -103,7 +98,7 @@ impl Desk {
             rules: &self.rules,
             leaving: self.leaving,
             draining: self.draining,
-            has_heir: self.has_heir,
+            has_successor: self.has_successor,
             lender: &mut self.lender,
             actions: &mut self.actions,
         }
@@ -121,8 +116,8 @@ pub struct Shard<D> {
     idle_look_at: Micros,
     timers: Timers,
     waiting: Waiters,
-    /// Clients whose next request was read ahead.
-    read_ahead: Vec<Key>,
+    /// Clients that wait for the turn's end with what was read ahead of them.
+    line: Vec<Key>,
     /// Exchanges that have a leg.
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
@@ -173,8 +168,9 @@ impl<D: Driver> Shard<D> {
         let budget_bytes = rules.limits.budget_of(share);
         let recorder = setup.records.recorder(&rules);
         let wall_ahead = Some(clock::wall_ahead(now));
-        let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(setup.toolsets));
-        let lender = Lender { random, budget_bytes, wall_ahead, recorder, toolsets, ..Lender::default() };
+        let (shard, state) = (setup.index, &setup.process.shards()[usize::from(setup.index)]);
+        let (random, toolsets) = (Random::new(setup.seed), Toolsets::asking(state.toolsets()));
+        let lender = Lender { random, budget_bytes, wall_ahead, recorder, toolsets, shard, ..Lender::default() };
         Ok(Shard {
             driver,
             clients: Slots::default(),
@@ -183,7 +179,7 @@ impl<D: Driver> Shard<D> {
             idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiters::default(),
-            read_ahead: Vec::new(),
+            line: Vec::new(),
             legs: 0,
             deserted_at: now,
             catches_up: None,
@@ -199,7 +195,7 @@ impl<D: Driver> Shard<D> {
             sends_away: false,
             stay_until: 0,
             process: setup.process,
-            doing: setup.doing,
+            doing: state.doing(),
             records: setup.records,
             reader,
             rules_reader: setup.published.rules_reader(),
@@ -213,7 +209,7 @@ impl<D: Driver> Shard<D> {
                 rules,
                 leaving: false,
                 draining: false,
-                has_heir: false,
+                has_successor: false,
                 lender,
                 actions: Actions::default(),
             },
@@ -235,17 +231,48 @@ impl<D: Driver> Shard<D> {
     /// # Errors
     /// When the kernel fails the driver.
     pub fn turn(&mut self) -> io::Result<bool> {
-        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
-        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
-        let most = self.waiting.sleep(self.desk.now, most.min(charged));
-        let idle = self.read_ahead.is_empty() && !self.desk.lender.shadows.any();
-        let sleep = if idle { self.timers.sleep(self.desk.now, most) } else { 0 };
+        let sleep = self.sleep();
         self.doing.begin(Doing::Waits);
         self.driver.wait(Duration::from_micros(sleep))?;
         if self.desk.lender.shadows.any() {
             self.look_at_shadows();
         }
         let mut quiet = !self.stood_still(sleep);
+        self.begin_turn();
+        // They count where it is decided who keeps the connections that come next.
+        self.doing.begin(Doing::Accepts);
+        self.take_in();
+        while let Some(completion) = self.driver.next() {
+            quiet = false;
+            self.complete(completion);
+        }
+        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
+        // the next wait.
+        self.doing.begin(Doing::Accepts);
+        self.take_in();
+        self.serve_line();
+        self.doing.begin(Doing::LooksAtDeadlines);
+        self.look_at_deadlines(quiet);
+        self.serve_queue();
+        self.tidy_up();
+        let ended = self.process.draining() && self.drained();
+        self.tell_statistics();
+        Ok(!ended)
+    }
+
+    /// How long the kernel is waited for at most.
+    fn sleep(&self) -> Micros {
+        if !self.line.is_empty() || self.desk.lender.shadows.any() {
+            return 0;
+        }
+        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
+        let most = self.waiting.sleep(self.desk.now, most.min(charged));
+        self.timers.sleep(self.desk.now, most)
+    }
+
+    /// What holds for all of this turn: the instant, the fleet, the rules.
+    fn begin_turn(&mut self) {
         self.desk.now = self.driver.now();
         self.desk.stats.beat();
         self.desk.leaving = self.process.leaving();
@@ -265,41 +292,33 @@ impl<D: Driver> Shard<D> {
             self.wall_look_at = self.desk.now + HEARTBEAT;
             self.desk.lender.wall_ahead = Some(clock::wall_ahead(self.driver.now()));
         }
-        // They count where it is decided who keeps the connections that come next.
-        self.doing.begin(Doing::Accepts);
-        self.take_in();
-        while let Some(completion) = self.driver.next() {
-            quiet = false;
-            self.complete(completion);
-        }
-        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
-        // the next wait.
-        self.doing.begin(Doing::Accepts);
-        self.take_in();
-        self.serve_line();
-        self.doing.begin(Doing::LooksAtDeadlines);
-        self.look_at_deadlines(quiet);
-        self.serve_queue();
+    }
+
+    /// What no completion asks for.
+    fn tidy_up(&mut self) {
         self.doing.begin(Doing::TidiesUp);
         self.close_idle();
         self.desk.lender.charges.expire(self.desk.now);
         self.check_accounts();
         self.look_for_deserted();
+    }
+
+    /// What the driver has counted since the last turn, and what is open and held now.
+    fn tell_statistics(&mut self) {
+        let stats = self.desk.stats;
         let buffers_out = self.driver.buffers_out();
         if buffers_out != self.buffers_out {
-            self.desk.stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
+            stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
         }
         let accept_stalls = self.driver.accept_stalls();
         if accept_stalls != self.accept_stalls {
-            self.desk.stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
+            stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
             self.accept_stalls = accept_stalls;
         }
-        let ended = self.process.draining() && self.drained();
-        self.desk.stats.set(Gauge::Connections, self.clients.len() as u64);
-        self.desk.stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
-        self.desk.stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
-        Ok(!ended)
+        stats.set(Gauge::Connections, self.clients.len() as u64);
+        stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
+        stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
     }
 
     /// Asks second policies about the choices of the turn before, whose actions the kernel has by now.
@@ -308,80 +327,6 @@ impl<D: Driver> Shard<D> {
         let Desk { snapshot, counters, stats, lender, .. } = &mut self.desk;
         if panics::contained(|| lender.shadows.look(snapshot, counters, stats)).is_err() {
             stats.count(Count::Panicked);
-        }
-    }
-
-    /// Begins the drain, and answers whether it is over: the last client left, or had its time.
-    fn drained(&mut self) -> bool {
-        let until = match self.drain_until {
-            Some(until) => until,
-            None => self.begin_drain(),
-        };
-        self.drain_until = Some(until);
-        if !self.clients.is_empty() && self.desk.now >= until {
-            self.cut_all();
-        } else if self.sends_away && self.desk.now >= self.drain_look_at {
-            // What had come of them was no request, or their first one has not.
-            self.close_idle_clients();
-        }
-        self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
-    }
-
-    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
-    fn look_for_deserted(&mut self) {
-        if !self.desk.snapshot.any_refuses || self.legs == 0 || self.desk.now < self.deserted_at {
-            return;
-        }
-        self.deserted_at = self.desk.now + HEARTBEAT;
-        let snapshot = Arc::clone(&self.desk.snapshot);
-        if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
-            return;
-        }
-        let refuses = |id: EndpointId| {
-            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
-            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
-        };
-        let is_deserted =
-            |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
-        for key in self.clients.keys_where(is_deserted) {
-            self.advance_by(key, Event::Deserted);
-        }
-    }
-
-    fn begin_drain(&mut self) -> Micros {
-        self.desk.draining = true;
-        self.desk.has_heir = self.process.has_heir();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
-        // way to one would be lost.
-        self.sends_away = !self.desk.has_heir;
-        if self.desk.has_heir {
-            self.stay_until = self.desk.now + 2 * HEARTBEAT;
-        } else {
-            // First, as it makes room for those who wait, and takes a while, in which more come.
-            self.close_idle_clients();
-            self.take_the_last();
-        }
-        self.driver.stop_listening();
-        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
-    }
-
-    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
-    /// connection, which a close here would reset.
-    fn close_idle_clients(&mut self) {
-        let now = self.desk.now;
-        self.drain_look_at = now + DRAIN_LOOK;
-        for key in self.clients.keys_where(|client| client.is_idle() && now >= client.awaited_until) {
-            let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
-            if is_quiet && !self.is_full(key) {
-                self.close_client(key);
-            }
-        }
-    }
-
-    fn cut_all(&mut self) {
-        for key in self.clients.keys() {
-            self.advance_by(key, Event::Cut);
-            self.close_client(key);
         }
     }
 }

@@ -60,35 +60,35 @@ impl<D: Driver> Shard<D> {
         self.doing.begin(doing(&completion));
         match completion {
             Completion::Accepted { socket, peer } => self.arrived(socket, peer),
-            Completion::Connected(tag) => self.of_engine(tag, |shard, key| shard.upstream_connected(key)),
+            Completion::Connected(tag) => self.of_engine(tag, Self::upstream_connected),
             Completion::Received(tag, lease) => match Owner::of(tag) {
                 Owner::Client(key) => self.client_received(key, lease),
                 Owner::UpstreamOf(client) => self.reply_received(client, lease),
                 Owner::Upstream(key) => self.unasked_received(key, lease),
             },
             Completion::Spliced(tag, len) => self.of_engine(tag, |shard, key| shard.upstream_spliced(key, len)),
-            Completion::Ended(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_ended(key),
-                _ => self.of_engine(tag, |shard, key| shard.upstream_gone(key, true)),
-            },
-            Completion::Failed(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_reset(key),
-                _ => self.of_engine(tag, |shard, key| shard.upstream_gone(key, false)),
-            },
+            Completion::Ended(tag) => {
+                self.of_either(tag, Self::client_ended, |shard, key| shard.upstream_gone(key, true))
+            }
+            Completion::Failed(tag) => {
+                self.of_either(tag, Self::client_reset, |shard, key| shard.upstream_gone(key, false))
+            }
             // What the engine sent before its reset is still passed on once the client reads again.
             Completion::Reset(tag) => {
                 if let Owner::Client(key) = Owner::of(tag) {
                     self.client_reset(key);
                 }
             }
-            Completion::Full(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_full_later(key),
-                _ => self.of_engine(tag, |shard, key| shard.upstream_full_later(key)),
-            },
-            Completion::Drained(tag) => match Owner::of(tag) {
-                Owner::Client(key) => self.client_drained(key),
-                _ => self.of_engine(tag, |shard, key| shard.upstream_drained(key)),
-            },
+            Completion::Full(tag) => self.of_either(tag, Self::client_full_later, Self::upstream_full_later),
+            Completion::Drained(tag) => self.of_either(tag, Self::client_drained, Self::upstream_drained),
+        }
+    }
+
+    /// What is to be done about a connection, by which side it is of.
+    fn of_either(&mut self, tag: Tag, client: impl FnOnce(&mut Self, Key), engine: impl FnOnce(&mut Self, Key)) {
+        match Owner::of(tag) {
+            Owner::Client(key) => client(self, key),
+            Owner::Upstream(_) | Owner::UpstreamOf(_) => self.of_engine(tag, engine),
         }
     }
 

@@ -112,12 +112,11 @@ pub fn start(
 /// ends, and whatever supervises it starts it anew.
 fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Neighbours) -> io::Result<()> {
     let setup = Setup {
+        index: index as u16,
         listeners,
         published: shared.published,
         process: shared.process,
-        doing: shared.process.shards()[index].doing(),
         records: shared.process.shards()[index].records(),
-        toolsets: shared.process.shards()[index].toolsets(),
         counters: shared.counters,
         stats: shared.stats.shard(index),
         rules: Arc::clone(&shared.rules),
@@ -125,41 +124,34 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Nei
         stopwatch,
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let DriverChoice { driver, why } = &shared.driver;
-        match driver {
+        let choice = &shared.driver;
+        match choice.driver {
             DriverInUse::Uring => match Uring::new() {
                 Ok(uring) => {
                     let (operations, completions) = uring.queue_sizes();
                     tracing::info!(shard = index, operations, completions, "ring");
-                    run(uring, setup, neighbours, shared, index, DriverInUse::Uring, why)
+                    run(uring, setup, neighbours, choice)
                 }
                 Err(error) => {
                     let why = Unusable::Refused(error).to_string();
                     tracing::warn!(shard = index, why, "this shard got no ring and takes epoll");
-                    run(Epoll::new()?, setup, neighbours, shared, index, DriverInUse::Epoll, &why)
+                    run(Epoll::new()?, setup, neighbours, &DriverChoice { driver: DriverInUse::Epoll, why })
                 }
             },
-            _ => run(Epoll::new()?, setup, neighbours, shared, index, DriverInUse::Epoll, why),
+            _ => run(Epoll::new()?, setup, neighbours, choice),
         }
     }));
     outcome.unwrap_or_else(|_| abort())
 }
 
-fn run<D: Driver>(
-    driver: D,
-    setup: Setup,
-    neighbours: Neighbours,
-    shared: &Shared,
-    index: usize,
-    in_use: DriverInUse,
-    why: &str,
-) -> io::Result<()> {
+fn run<D: Driver>(driver: D, setup: Setup, neighbours: Neighbours, choice: &DriverChoice) -> io::Result<()> {
+    let index = usize::from(setup.index);
+    let state = &setup.process.shards()[index];
     let mut shard = Shard::new(driver, setup)?;
     if let Err(error) = shard.share(neighbours) {
         tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to, and a drain may begin a second late");
     }
-    let state = &shared.process.shards()[index];
-    state.serving(in_use, why);
+    state.serving(choice.driver, &choice.why);
     shard.run()?;
     state.ended();
     Ok(())

@@ -19,27 +19,6 @@ enum State {
     },
 }
 
-/// A connection that was asked for.
-pub(super) enum Connection {
-    /// It was idle.
-    Stands {
-        /// Bytes acknowledged on it so far.
-        acknowledged: Option<u64>,
-    },
-    /// It is new, and on its way.
-    Comes,
-}
-
-/// Why there is no connection.
-pub(super) enum NoConnection {
-    /// The endpoint cannot be connected to.
-    Refused,
-    /// We lack what a connection takes.
-    Want,
-    /// We lack it for this endpoint alone.
-    NoPort,
-}
-
 /// One upstream connection.
 pub(super) struct Upstream {
     pub socket: SocketId,
@@ -72,26 +51,21 @@ impl Upstream {
 }
 
 impl<D: Driver> Shard<D> {
-    /// A connection for `client`: an idle one, or a new one.
-    pub(super) fn check_out(
-        &mut self,
-        client: Key,
-        endpoint: EndpointId,
-        fresh: bool,
-    ) -> Result<Connection, NoConnection> {
-        use NoConnection::{NoPort, Refused, Want};
+    /// A connection for `client`: an idle one, or a new one. What is known of it at once; None: it is new, and on its way.
+    pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Option<Event<'static>> {
         if !fresh && let Some(key) = self.take_idle(endpoint) {
-            let upstream = self.upstreams.get_mut(key).ok_or(Refused)?;
+            let Some(upstream) = self.upstreams.get_mut(key) else { return Some(Event::ConnectFailed) };
             upstream.state = State::Busy(client);
             // Between exchanges it is what is acknowledged, since a whole reply acknowledged it: a request on a kept
             // connection asks the kernel nothing.
             let acknowledged = upstream.settled;
             self.assign(client, key);
-            return Ok(Connection::Stands { acknowledged });
+            return Some(Event::Connected { reused: true, acknowledged });
         }
         let endpoints = &self.desk.snapshot.endpoints;
         let known = endpoints.get(endpoint.slot as usize).and_then(Option::as_ref);
-        let address = known.filter(|known| known.id == endpoint).ok_or(Refused)?.address;
+        let Some(known) = known.filter(|known| known.id == endpoint) else { return Some(Event::ConnectFailed) };
+        let address = known.address;
         // The socket's name needs the key, the entry needs the socket: the key is made first.
         let key = self.upstreams.insert(Upstream {
             socket: SocketId::from_u64(u64::MAX),
@@ -107,21 +81,19 @@ impl<D: Driver> Shard<D> {
         if connecting.as_ref().is_err_and(socket::is_want) && self.close_longest_idle() {
             connecting = self.driver.connect(address, tag);
         }
-        match connecting {
+        let event = match connecting {
             Ok(socket) => {
-                self.upstreams.get_mut(key).ok_or(Refused)?.socket = socket;
+                let Some(upstream) = self.upstreams.get_mut(key) else { return Some(Event::ConnectFailed) };
+                upstream.socket = socket;
                 self.assign(client, key);
-                Ok(Connection::Comes)
+                return None;
             }
-            Err(error) => {
-                self.upstreams.remove(key);
-                Err(match socket::is_want(&error) {
-                    true => Want,
-                    false if socket::is_port_want(&error) => NoPort,
-                    false => Refused,
-                })
-            }
-        }
+            Err(error) if socket::is_want(&error) => Event::ConnectWanting,
+            Err(error) if socket::is_port_want(&error) => Event::ConnectPortless,
+            Err(_) => Event::ConnectFailed,
+        };
+        self.upstreams.remove(key);
+        Some(event)
     }
 
     fn assign(&mut self, client: Key, key: Key) {

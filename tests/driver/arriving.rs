@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use warmfront::driver::{Completion, Driver, Segment};
+use warmfront::driver::{Completion, Driver, Segment, socket};
 
 use crate::peer::{End, Peer};
 use crate::turns::{PATIENCE, Told, Turns};
@@ -18,6 +18,8 @@ on_both_drivers! {
     who_is_accepted_last_ends_the_accepting
     a_closed_listener_refuses
     who_comes_behind_the_last_is_refused
+    a_connection_that_cannot_be_watched_fails
+    a_listener_that_takes_no_more_costs_no_turns
     idle_connections_cost_no_turn
     a_wait_of_no_length_brings_what_is_there
 }
@@ -152,7 +154,7 @@ fn a_closed_listener_refuses<D: Driver>(driver: D) {
     // Its connections are not touched, and the address is free.
     peer.write(b"still here");
     turns.until_received(tag, 10);
-    let again = warmfront::driver::socket::listener(turns.address).unwrap();
+    let again = socket::listener(turns.address).unwrap();
     turns.driver.listen(again).unwrap();
     turns.accept();
 }
@@ -184,6 +186,39 @@ fn who_comes_behind_the_last_is_refused<D: Driver>(driver: D) {
     for (.., mut peer) in idle {
         assert_eq!(turns.end_of(&mut peer), End::Fin);
     }
+}
+
+/// As where the kernel has no room to watch one more: who keeps a place for it is to hear of that. A file is nothing that
+/// could be watched.
+fn a_connection_that_cannot_be_watched_fails<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (id, tag) = (turns.driver.take(file.into()).unwrap(), turns.tag());
+    turns.driver.adopt(id, tag);
+    turns.until_told(tag, Told::Failed);
+    turns.settle();
+    assert_eq!(turns.told(tag), [Told::Failed]);
+    turns.driver.close(id);
+    assert!(turns.driver.nothing_waits(id), "whoever asks that before a close would never close it");
+}
+
+/// It was ended by others (`ss -K`), or a security module forbids it: the next try fails as the last one did.
+fn a_listener_that_takes_no_more_costs_no_turns<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let listener = socket::listener(([127, 0, 0, 1], 0).into()).unwrap();
+    let same = listener.try_clone().unwrap();
+    turns.driver.listen(listener).unwrap();
+    turns.settle();
+    rustix::net::shutdown(&same, rustix::net::Shutdown::Read).unwrap();
+    let (begin, mut waits) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(500) {
+        turns.turn_of(Duration::from_millis(500), |_, _| {});
+        waits += 1;
+    }
+    assert!(waits < 40, "{waits} turns in half a second for nothing");
+    assert!(turns.driver.accept_stalls() > 1, "it is tried again, and counted");
+    // Others take what comes for them.
+    turns.accept();
 }
 
 /// A driver that wakes although nothing happened would spin on ten thousand idle connections.

@@ -143,6 +143,24 @@ fn a_client_that_does_not_read() {
     assert!(!client.reply().whole);
 }
 
+/// So is one whose last reply was whole, to its engine and in the log, before it took the end of it; also where its next
+/// request is answered by then.
+#[test]
+fn a_client_that_does_not_read_the_end() {
+    // Each comes in one piece: the exchange is over where the client is found full.
+    let engine = Engine::run(|mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(vec![b'x'; 30 << 10]));
+        }
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 200);
+    let mut client = front.connect();
+    client.send(get("/v1/a").repeat(600));
+    front.until("its end", |front| front.count(Count::Closed) == 1);
+    assert_eq!(front.count(Count::ClientStalled), 1);
+    drop(client);
+}
+
 /// A client that reads slowly but steadily is not a client that does not read.
 #[test]
 fn a_client_that_reads_slowly() {

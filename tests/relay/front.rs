@@ -77,12 +77,11 @@ impl Front {
         let listener = socket::listener("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket::bound_address(&listener).unwrap();
         let setup = Setup {
+            index: 0,
             listeners: vec![listener],
             published,
             process,
-            doing: process.shards()[0].doing(),
             records,
-            toolsets: process.shards()[0].toolsets(),
             counters,
             stats: stats.shard(0),
             rules: Arc::new(options.rules),

@@ -60,11 +60,15 @@ struct Seen {
     passed: Vec<usize>,
     /// How long its engine had had nothing to do.
     unused: Vec<u64>,
+    /// Whether who was to look next waited at the second shard, as the first one sees it; asked where they share nothing.
+    at_second: bool,
 }
 
 struct Play {
     network: Rc<RefCell<Network>>,
     shards: Vec<Shard<Simulated>>,
+    /// Whether they hear each other.
+    shared: bool,
     /// One that does not turn in the second half of what is looked at.
     stuck: Option<usize>,
     random: Random,
@@ -124,13 +128,19 @@ fn request(number: usize, tenant: usize) -> String {
 impl Play {
     /// Clients' connections stand, evenly spread.
     fn new(shards: usize, seed: u64) -> Play {
+        let mut play = Play::unshared(shards, seed);
+        let neighbours = Neighbours::of_all(statics(shards).stats).expect("bells");
+        let all = play.shards.iter_mut().zip(neighbours);
+        all.for_each(|(shard, neighbours)| shard.share(neighbours).expect("it hears"));
+        Play { shared: true, ..play }
+    }
+
+    fn unshared(shards: usize, seed: u64) -> Play {
         let network = Rc::new(RefCell::new(Network::new(seed, shards, knobs())));
         publish(shards);
         let (process, rules) = (Process::leak(shards), rules());
         let new = |place| shard(&network, statics(shards), place, process, &rules, seed + place as u64);
-        let mut all: Vec<_> = (0..shards).map(new).collect();
-        let neighbours = Neighbours::of_all(statics(shards).stats).expect("bells");
-        all.iter_mut().zip(neighbours).for_each(|(shard, neighbours)| shard.share(neighbours).expect("it hears"));
+        let all = (0..shards).map(new).collect();
         let client = |at: usize| {
             let mut network = network.borrow_mut();
             let pipe = network.add(None, at % shards, Stage::Fresh, Tag(0));
@@ -141,6 +151,7 @@ impl Play {
         Play {
             network,
             shards: all,
+            shared: false,
             stuck: None,
             random: Random::new(seed),
             clients,
@@ -163,6 +174,9 @@ impl Play {
             self.clients_act();
             self.network.borrow_mut().peers_next = self.due.peek().map(|Reverse((at, _))| *at);
             self.turn();
+            if !self.shared && !self.seen.at_second {
+                self.seen.at_second = statics(self.shards.len()).counters.queue().next_elsewhere(0) == Some(1);
+            }
         }
         self.seen
     }
@@ -281,4 +295,11 @@ fn one_that_does_not_turn_holds_nobody_up_for_long() {
     let (alone, all) = (play.run().passed.len(), Play::new(4, 1).run().passed.len());
     eprintln!("{alone} of {all} began");
     assert!(alone > 3 * all / 4, "{alone} began where {all} did with all shards");
+}
+
+/// It goes on without a bell, and what waits there is none of the first shard's.
+#[test]
+fn who_shares_nothing_has_its_own_in_the_queue() {
+    let seen = Play::unshared(2, 1).run();
+    assert!(seen.at_second && !seen.passed.is_empty(), "{} began", seen.passed.len());
 }

@@ -83,12 +83,11 @@ pub fn shard(
 ) -> Shard<Simulated> {
     network.borrow_mut().drain_micros = rules.limits.drain_timeout_ms * 1_000;
     let setup = Setup {
+        index: place as u16,
         listeners: Vec::new(),
         published: statics.published,
         process,
-        doing: process.shards()[place].doing(),
         records: &statics.records[place],
-        toolsets: process.shards()[place].toolsets(),
         counters: statics.counters,
         stats: statics.stats.shard(place),
         rules: Arc::clone(rules),

@@ -187,7 +187,7 @@ fn who_has_an_heir_follows_the_name() {
         log.until("the line", |counts| counts.written() == number as u64);
     };
     push(1);
-    log.process.succeeded();
+    log.process.give_way();
     push(2);
     fs::rename(&path, &old).unwrap();
     push(3);

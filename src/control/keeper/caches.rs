@@ -111,7 +111,7 @@ impl Keeper {
         match self.write(&path, process).await {
             Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
             // The disk took its time.
-            Ok(None) if process.has_heir() => {}
+            Ok(None) if process.has_successor() => {}
             Ok(None) => {
                 let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
                 if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
@@ -162,7 +162,7 @@ impl Keeper {
             writing = Some(add(writing, begin(), name.to_owned(), Arc::clone(engine)).await?);
         }
         let Some(writing) = writing else { return Ok(None) };
-        spawn_blocking(|| writing.end(|| !process.has_heir())).await.map_err(io::Error::other).flatten()
+        spawn_blocking(|| writing.end(|| !process.has_successor())).await.map_err(io::Error::other).flatten()
     }
 
     /// How often it could not be written down.
@@ -174,7 +174,7 @@ impl Keeper {
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         loop {
             sleep(SAVED_EVERY).await;
-            if process.has_heir() {
+            if process.has_successor() {
                 return;
             }
             self.save(process).await;
@@ -257,7 +257,7 @@ mod tests {
         assert!(Saved::read(&path).is_ok_and(|saved| !saved.is_empty()));
         let writing = keeper.saving.said.lock().await;
         keeper.save_within(process, Duration::from_millis(1)).await;
-        process.succeeded();
+        process.give_way();
         fs::write(&path, "another's").unwrap();
         drop(writing);
         // It comes behind the one that is late.

@@ -32,7 +32,7 @@ impl Epoll {
         }
         if std::mem::take(&mut socket.full_owed) {
             // There may be room again since, which is announced once.
-            if socket.broken || socket.writable {
+            if socket.breakage.broken || socket.writable {
                 Self::enqueue(&mut self.ready, id, socket);
             }
             return Some(Completion::Full(socket.tag));
@@ -45,10 +45,10 @@ impl Epoll {
             return Some(Completion::Drained(tag));
         }
         if socket.over {
-            return if socket.broken { socket.tell(Fault::Failed) } else { None };
+            return if socket.breakage.broken { socket.breakage.tell(Fault::Failed, socket.tag) } else { None };
         }
         if socket.paused {
-            return if socket.broken { socket.tell(Fault::Reset) } else { None };
+            return if socket.breakage.broken { socket.breakage.tell(Fault::Reset, socket.tag) } else { None };
         }
         if socket.splice.is_some() { self.splice_on(id) } else { self.receive(id) }
     }
@@ -74,7 +74,7 @@ impl Epoll {
                 }
                 Arrival::Died => {}
                 Arrival::Nothing => return None,
-                Arrival::Scarce => {
+                Arrival::NotNow => {
                     if !self.stalled.contains(&id) {
                         self.stalled.push(id);
                     }
@@ -89,7 +89,7 @@ impl Epoll {
         None
     }
 
-    /// Tries listeners again whose connections wait for descriptors, once it is time; how long to sleep at most until then.
+    /// Tries listeners again that gave none, once it is time; how long to sleep at most until then.
     pub(super) fn try_stalled(&mut self) -> Duration {
         if self.stalled.is_empty() {
             return Duration::MAX;
@@ -113,11 +113,11 @@ impl Epoll {
         match rustix::net::recv(&socket.fd, &mut self.buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 socket.over = true;
-                if socket.reset {
-                    return socket.tell(Fault::Failed);
+                if socket.breakage.reset {
+                    return socket.breakage.tell(Fault::Failed, socket.tag);
                 }
                 // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
-                if socket.broken {
+                if socket.breakage.broken {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
                 Some(Completion::Ended(socket.tag))
@@ -140,7 +140,7 @@ impl Epoll {
             }
             Err(_) => {
                 socket.over = true;
-                socket.tell(Fault::Failed)
+                socket.breakage.tell(Fault::Failed, socket.tag)
             }
         }
     }

@@ -41,7 +41,7 @@ impl Epoll {
             reader.full_owed |= !reader.starved;
             reader.starved = true;
             if let Stop::LostReader(error) = stop {
-                reader.note_error(error);
+                reader.breakage.note(error);
             }
             Self::enqueue(&mut self.ready, to, reader);
         }
@@ -49,7 +49,7 @@ impl Epoll {
         match stop {
             Stop::Full | Stop::LostReader(_) => {}
             Stop::Dry => socket.readable = socket.hung_up,
-            Stop::Failed(error) => socket.note_error(error),
+            Stop::Failed(error) => socket.breakage.note(error),
             Stop::Done | Stop::Visited | Stop::Ended => {}
         }
         if moved == 0 && matches!(stop, Stop::Ended | Stop::Failed(_)) {

@@ -2,11 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::driver::backlog::Backlog;
-use crate::driver::fault::Fault;
+use crate::driver::fault::{Breakage, Fault};
 use crate::driver::splice::Splice;
 use crate::driver::{Completion, Tag};
 
@@ -35,12 +34,7 @@ pub(super) struct Socket {
     pub(super) hung_up: bool,
     /// The connection's end was told to the shard: nothing more comes from it.
     pub(super) over: bool,
-    /// The connection broke: told once more behind a FIN, and while paused.
-    pub(super) broken: bool,
-    /// It broke before a FIN came. Reading does not tell so once a send, or a look, took the error.
-    pub(super) reset: bool,
-    /// What was told of that.
-    pub(super) told: Fault,
+    pub(super) breakage: Breakage,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
     /// There may be room again since.
@@ -64,9 +58,7 @@ impl Socket {
             paused: false,
             hung_up: false,
             over: false,
-            broken: false,
-            reset: false,
-            told: Fault::None,
+            breakage: Breakage::default(),
             starved: false,
             writable: false,
             finish: false,
@@ -85,45 +77,21 @@ impl Socket {
             }
             _ => {
                 self.over = true;
-                self.tell(Fault::Failed)
+                self.breakage.tell(Fault::Failed, self.tag)
             }
         }
     }
 
     /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
     pub(super) fn flush(&mut self) -> bool {
-        if let Some(backlog) = &mut self.backlog {
-            match backlog.send(&self.fd) {
-                Ok(0) => self.backlog = None,
-                Ok(_) => return false,
-                Err(error) => {
-                    self.note_error(error);
-                    return false;
-                }
-            }
+        let flushed = Backlog::flush(&mut self.backlog, &self.fd).inspect_err(|error| self.breakage.note(*error));
+        if flushed != Ok(true) {
+            return false;
         }
         self.starved = false;
         if self.finish {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
         true
-    }
-
-    pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
-        self.told.tell(fault, self.tag)
-    }
-
-    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
-    pub(super) fn note_error(&mut self, error: Errno) {
-        self.broken = true;
-        self.reset |= error != Errno::PIPE;
-    }
-
-    /// How many bytes were taken. An error takes none: the read side tells of it.
-    pub(super) fn note_outcome(&mut self, sent: Result<usize, Errno>) -> usize {
-        sent.unwrap_or_else(|error| {
-            self.note_error(error);
-            0
-        })
     }
 }

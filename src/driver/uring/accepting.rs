@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use super::ring::Completed;
 use super::state::Kind;
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::descriptors::Arrival;
 use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, STALL, SocketId, Tag};
 
@@ -46,13 +46,13 @@ impl Uring {
         for left in (0..most).rev() {
             match self.descriptors.accept(&listener.fd) {
                 Arrival::Connection(connection, peer) => {
-                    self.told.push_back(Told::Accept(id, left));
+                    self.news.push_back(News::Accept(id, left));
                     let socket = self.register(connection, Tag(0), Kind::Fresh);
                     return Some(Completion::Accepted { socket, peer });
                 }
                 Arrival::Died => {}
                 Arrival::Nothing => break,
-                Arrival::Scarce => {
+                Arrival::NotNow => {
                     if !self.stalled.contains(&id) {
                         self.stalled.push(id);
                     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::ring::Purpose;
 use super::state::Kind;
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::{Driver, SocketId};
 
 impl Uring {
@@ -14,16 +14,16 @@ impl Uring {
             Some(socket) if socket.receiving => {}
             // Paused before it stood.
             Some(socket) if socket.paused => self.watch_fault(id),
-            Some(socket) if socket.splice.is_some() || socket.broken || socket.readable => self.visit_soon(id),
+            Some(socket) if socket.splice.is_some() || socket.breakage.broken || socket.readable => self.visit_soon(id),
             _ => self.arm_ring(id),
         }
     }
 
-    /// It is read from, or spliced, in this turn yet.
+    /// It is read from, or spliced, still in this turn.
     fn visit_soon(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
             socket.due = true;
-            self.told.push_back(Told::Visit(id));
+            self.news.push_back(News::Visit(id));
         }
     }
 
@@ -35,7 +35,7 @@ impl Uring {
         }
     }
 
-    /// The same, whatever is known of the socket.
+    /// As [`Uring::arm`], whatever is known of the socket.
     pub(super) fn arm_ring(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
@@ -62,7 +62,9 @@ impl Uring {
 
     /// Has a fault told while nothing is received.
     pub(super) fn watch_fault(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.broken) else { return };
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.breakage.broken) else {
+            return;
+        };
         socket.watched = true;
         socket.operations += 1;
         let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
@@ -85,8 +87,7 @@ impl Uring {
         self.note(outcome);
     }
 
-    /// What goes on in this turn: connections with more to read, receives that found no buffer, listeners without
-    /// descriptors.
+    /// What goes on in this turn: connections with more to read, receives that found no buffer, listeners that gave none.
     pub(super) fn arm_again(&mut self) {
         // Nothing is added meanwhile; its memory is kept.
         for place in 0..self.hungry.len() {

@@ -4,18 +4,18 @@ use rustix::io::Errno;
 
 use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::fault::Fault;
 use crate::driver::{Completion, Lease, SocketId};
 
 impl Uring {
-    pub(super) fn tell(&mut self, told: Told) -> Option<Completion> {
-        match told {
-            Told::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
-            Told::Parked(id) => self.hand_out_parked(id),
-            Told::Fault(id) => self.fault(id),
-            Told::Visit(id) => self.visit(id),
-            Told::Accept(id, most) => self.accept_next(id, most),
+    pub(super) fn tell(&mut self, news: News) -> Option<Completion> {
+        match news {
+            News::Full(id) => self.live(id).map(|socket| Completion::Full(socket.tag)),
+            News::Parked(id) => self.hand_out_parked(id),
+            News::Fault(id) => self.fault(id),
+            News::Visit(id) => self.visit(id),
+            News::Accept(id, most) => self.accept_next(id, most),
         }
     }
 
@@ -67,7 +67,7 @@ impl Uring {
             }
             (Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN), _) => self.receive_again(id),
             (Some(error), _) => {
-                socket.note_error(error);
+                socket.breakage.note(error);
                 self.ended(id, End::Fault)
             }
         }
@@ -116,7 +116,7 @@ impl Uring {
         let paused = socket.paused;
         if paused || socket.parked.is_some() {
             socket.park_end(end);
-            let broken = socket.broken;
+            let broken = socket.breakage.broken;
             self.watch_fault(id);
             return if paused && broken { self.fault(id) } else { None };
         }
@@ -125,13 +125,13 @@ impl Uring {
 
     pub(super) fn tell_end(&mut self, id: SocketId, end: End) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
-        let (tag, broken) = (socket.tag, socket.broken);
+        let (tag, broken) = (socket.tag, socket.breakage.broken);
         socket.over = true;
-        if end == End::Fault || socket.reset {
-            return socket.tell(Fault::Failed);
+        if end == End::Fault || socket.breakage.reset {
+            return socket.breakage.tell(Fault::Failed, socket.tag);
         }
         if broken {
-            self.told.push_back(Told::Fault(id));
+            self.news.push_back(News::Fault(id));
         }
         self.watch_fault(id);
         Some(Completion::Ended(tag))
@@ -166,7 +166,7 @@ impl Uring {
             return Some(Completion::Connected(tag));
         }
         socket.over = true;
-        socket.tell(Fault::Failed)
+        socket.breakage.tell(Fault::Failed, socket.tag)
     }
 
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
@@ -178,7 +178,7 @@ impl Uring {
         }
         // An end alone is what FINs make, and it has other messengers.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
-            socket.note_error(error);
+            socket.breakage.note(error);
             return self.fault(id);
         }
         // It found the completion queue full.
@@ -190,11 +190,11 @@ impl Uring {
 
     /// Tells of a broken connection where no receive does.
     pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
-        let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.broken)?;
+        let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.breakage.broken)?;
         if socket.over && socket.parked.is_none() {
-            socket.tell(Fault::Failed)
+            socket.breakage.tell(Fault::Failed, socket.tag)
         } else if socket.paused {
-            socket.tell(Fault::Reset)
+            socket.breakage.tell(Fault::Reset, socket.tag)
         } else {
             self.cancel_receive(id);
             self.arm(id);

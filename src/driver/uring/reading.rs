@@ -6,7 +6,7 @@ use rustix::net::RecvFlags;
 
 use super::ring::Completed;
 use super::state::{End, Kind};
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::{Completion, Lease, SocketId};
 use crate::limits::RECEIVE_BYTES;
 
@@ -47,7 +47,7 @@ impl Uring {
                 let tag = socket.tag;
                 socket.readable = len == RECEIVE_BYTES;
                 socket.outgrows(len);
-                if socket.readable || socket.broken {
+                if socket.readable || socket.breakage.broken {
                     self.next_turn(id);
                 } else {
                     self.arm_ring(id);
@@ -66,7 +66,7 @@ impl Uring {
                 None
             }
             Err(error) => {
-                socket.note_error(error);
+                socket.breakage.note(error);
                 self.ended(id, End::Fault)
             }
         }
@@ -88,7 +88,7 @@ impl Uring {
             self.arm(id);
         } else {
             socket.parked = Some(parked);
-            self.told.push_back(Told::Parked(id));
+            self.news.push_back(News::Parked(id));
         }
         self.lease(name);
         Some(Completion::Received(tag, Lease { buffer: name, len: len as u32 }))

@@ -1,7 +1,6 @@
 //! Sending: gathered while a turn lasts, at once where it cannot wait, and what became of it.
 
 use std::io::{self, IoSlice};
-use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -9,27 +8,21 @@ use super::buffers::{self, Buffers};
 use super::outbox::{Chain, PIECES_MAX, QUEUED_BYTES_MAX};
 use super::ring::Purpose;
 use super::state::Socket;
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use crate::driver::{Segment, SocketId};
 
 impl Uring {
     /// Keeps what the kernel did not take of `pieces`.
-    fn keep(socket: &mut Socket, taken: usize, pieces: impl Iterator<Item: Deref<Target = [u8]>>) {
-        let mut skip = taken;
+    fn keep<'a>(socket: &mut Socket, taken: usize, pieces: impl Iterator<Item = IoSlice<'a>>) {
         socket.starved = true;
-        let backlog = socket.backlog.get_or_insert_default();
-        for piece in pieces {
-            let skipped = skip.min(piece.len());
-            skip -= skipped;
-            backlog.push(&piece[skipped..]);
-        }
+        socket.backlog.get_or_insert_default().push_rest(pieces, taken);
     }
 
     /// The kernel took less than all: there is room again, or the fault is told.
     pub(super) fn starve(&mut self, id: SocketId) {
         match self.sockets.get(id) {
-            Some(socket) if socket.broken => self.told.push_back(Told::Fault(id)),
+            Some(socket) if socket.breakage.broken => self.news.push_back(News::Fault(id)),
             Some(_) => self.watch_room(id),
             None => {}
         }
@@ -46,13 +39,13 @@ impl Uring {
             (count, total) = (count + 1, total + slice.len());
         }
         let sent = transmit(&socket.fd, &pieces[..count]);
-        let taken = socket.note_sent(sent);
+        let taken = socket.breakage.taken(sent);
         if taken < total {
-            Self::keep(socket, taken, pieces[..count].iter().map(|piece| &**piece));
+            Self::keep(socket, taken, pieces[..count].iter().copied());
         }
         self.outbox.release(chain, &mut self.buffers);
         if taken < total {
-            self.told.push_back(Told::Full(id));
+            self.news.push_back(News::Full(id));
             self.starve(id);
         }
     }
@@ -70,9 +63,9 @@ impl Uring {
         let pieces = &pieces[..count];
         let was_starved = socket.starved;
         let sent = if was_starved { Ok(0) } else { transmit(&socket.fd, pieces) };
-        let taken = socket.note_sent(sent);
+        let taken = socket.breakage.taken(sent);
         if taken < total {
-            Self::keep(socket, taken, pieces.iter().map(|piece| &**piece));
+            Self::keep(socket, taken, pieces.iter().copied());
         }
         let waiting = socket.waiting();
         if taken < total && !was_starved {
@@ -151,11 +144,11 @@ impl Uring {
         let result = self.sockets.get_mut(id).and_then(|socket| Some((socket.send_result.take()?, socket)));
         if let Some((result, socket)) = result {
             let sent = usize::try_from(result).map_err(|_| rustix::io::Errno::from_raw_os_error(-result));
-            let taken = socket.note_sent(sent);
+            let taken = socket.breakage.taken(sent);
             Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
             // Before anything else: an end of the side that these bytes came from may follow, and be the last of the
             // exchange.
-            self.told.push_front(Told::Full(id));
+            self.news.push_front(News::Full(id));
             self.starve(id);
         }
         self.outbox.release(chain, &mut self.buffers);

@@ -1,7 +1,7 @@
 //! Bytes that go from one connection to another inside the kernel, beside the ring.
 
 use super::state::{End, Kind};
-use super::{Told, Uring};
+use super::{News, Uring};
 use crate::driver::splice::Stop;
 use crate::driver::{Completion, SocketId};
 
@@ -73,7 +73,7 @@ impl Uring {
             Stop::Ended | Stop::Failed(_) if moved == 0 => {
                 let socket = self.sockets.get_mut(id)?;
                 if let Stop::Failed(error) = stop {
-                    socket.note_error(error);
+                    socket.breakage.note(error);
                 }
                 if let Some(splice) = socket.splice.take() {
                     self.pipes.end(*splice);
@@ -81,7 +81,7 @@ impl Uring {
                 return self.ended(id, End::Fin);
             }
             Stop::Failed(error) => {
-                self.sockets.get_mut(id)?.note_error(error);
+                self.sockets.get_mut(id)?.breakage.note(error);
                 self.next_turn(id);
             }
             // Its turn comes again with the others'.
@@ -94,9 +94,9 @@ impl Uring {
         let Some(reader) = self.sockets.get_mut(to).filter(|reader| !reader.starved) else { return };
         reader.starved = true;
         if let Stop::LostReader(error) = stop {
-            reader.note_error(error);
+            reader.breakage.note(error);
         }
-        self.told.push_back(Told::Full(to));
+        self.news.push_back(News::Full(to));
         self.starve(to);
     }
 }

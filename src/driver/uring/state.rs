@@ -2,16 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::buffers::BUFFER_BYTES;
 use super::outbox::Chain;
 use super::ring::Purpose;
+use crate::driver::Tag;
 use crate::driver::backlog::Backlog;
-use crate::driver::fault::Fault;
+use crate::driver::fault::Breakage;
 use crate::driver::splice::Splice;
-use crate::driver::{Completion, Tag};
 
 /// Pieces in a row after which a connection is received from the other way.
 const UNSUITED_MAX: u8 = 6;
@@ -66,12 +65,7 @@ pub(super) struct Socket {
     pub(super) paused: bool,
     /// The connection's end was told to the shard, or waits behind parked bytes: nothing more is received.
     pub(super) over: bool,
-    /// The connection broke: told once more behind a FIN, and while paused.
-    pub(super) broken: bool,
-    /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
-    pub(super) reset: bool,
-    /// What was told of that.
-    pub(super) told: Fault,
+    pub(super) breakage: Breakage,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
     /// The look for room among them.
@@ -108,9 +102,7 @@ impl Socket {
             watched: false,
             paused: false,
             over: false,
-            broken: false,
-            reset: false,
-            told: Fault::None,
+            breakage: Breakage::default(),
             starved: false,
             awaits_room: false,
             finish: false,
@@ -150,37 +142,11 @@ impl Socket {
         true
     }
 
-    pub(super) fn tell(&mut self, fault: Fault) -> Option<Completion> {
-        self.told.tell(fault, self.tag)
-    }
-
-    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
-    pub(super) fn note_error(&mut self, error: Errno) {
-        self.broken = true;
-        self.reset |= error != Errno::PIPE;
-    }
-
-    /// How many bytes of a send were taken.
-    pub(super) fn note_sent(&mut self, sent: Result<usize, Errno>) -> usize {
-        sent.unwrap_or_else(|error| {
-            if !matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR | Errno::CANCELED) {
-                self.note_error(error);
-            }
-            0
-        })
-    }
-
     /// Sends the backlog; true when nothing is left of it.
     pub(super) fn flush(&mut self) -> bool {
-        if let Some(backlog) = &mut self.backlog {
-            match backlog.send(&self.fd) {
-                Ok(0) => self.backlog = None,
-                Ok(_) => return false,
-                Err(error) => {
-                    self.note_error(error);
-                    return false;
-                }
-            }
+        let flushed = Backlog::flush(&mut self.backlog, &self.fd).inspect_err(|error| self.breakage.note(*error));
+        if flushed != Ok(true) {
+            return false;
         }
         self.starved = false;
         if self.finish {

@@ -100,7 +100,7 @@ macro_rules! context {
             rules: &$play.rules,
             leaving: false,
             draining: $play.draining,
-            has_heir: false,
+            has_successor: false,
             lender: &mut $play.lender,
             actions: &mut $play.actions,
         }

@@ -1,0 +1,78 @@
+//! The end of a shard: it takes what waits at its listeners, closes them, and serves its clients until they leave, or
+//! have had their time.
+
+use super::{HEARTBEAT, Shard};
+use crate::driver::Driver;
+use crate::exchange::{Event, Micros};
+
+/// While draining: how often it looks whether its clients are gone.
+pub(super) const DRAIN_LOOK: Micros = 50_000;
+/// Connections that one shard takes from its listeners as it closes them.
+const LAST_MAX: usize = 4_096;
+
+impl<D: Driver> Shard<D> {
+    /// Begins the drain, and answers whether it is over: the last client left, or had its time.
+    pub(super) fn drained(&mut self) -> bool {
+        let until = match self.drain_until {
+            Some(until) => until,
+            None => self.begin_drain(),
+        };
+        self.drain_until = Some(until);
+        if !self.clients.is_empty() && self.desk.now >= until {
+            self.cut_all();
+        } else if self.sends_away && self.desk.now >= self.drain_look_at {
+            // What had come of them was no request, or their first one has not.
+            self.close_idle_clients();
+        }
+        self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
+    }
+
+    fn begin_drain(&mut self) -> Micros {
+        self.desk.draining = true;
+        self.desk.has_successor = self.process.has_successor();
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
+        // way to one would be lost.
+        self.sends_away = !self.desk.has_successor;
+        if self.desk.has_successor {
+            self.stay_until = self.desk.now + 2 * HEARTBEAT;
+        } else {
+            // First, as it makes room for those who wait, and takes a while, in which more come.
+            self.close_idle_clients();
+            self.take_the_last();
+        }
+        self.driver.stop_listening();
+        self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
+    }
+
+    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
+    /// connection, which a close here would reset.
+    fn close_idle_clients(&mut self) {
+        let now = self.desk.now;
+        self.drain_look_at = now + DRAIN_LOOK;
+        for key in self.clients.keys_where(|client| client.is_idle() && now >= client.awaited_until) {
+            let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
+            if is_quiet && !self.is_full(key) {
+                self.close_client(key);
+            }
+        }
+    }
+
+    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a
+    /// backlog may hold, for others may come as fast.
+    fn take_the_last(&mut self) {
+        for _ in 0..LAST_MAX {
+            if !self.accepting {
+                break;
+            }
+            let Some((socket, peer)) = self.driver.accept_last() else { break };
+            self.accepted(socket, peer);
+        }
+    }
+
+    fn cut_all(&mut self) {
+        for key in self.clients.keys() {
+            self.advance_by(key, Event::Cut);
+            self.close_client(key);
+        }
+    }
+}
