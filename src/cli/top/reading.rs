@@ -98,8 +98,8 @@ impl Reading {
             *self.statuses.entry(status).or_default() += sample.value;
         }
         count(&mut self.reasons, sample, "reason");
-        // Those that never came to a choice have no endpoint, those of engines that left long ago no name.
-        if let Some(name) = label(sample, "endpoint").filter(|name| name != "none" && name != "unknown") {
+        // Those that never came to a choice have no endpoint.
+        if let Some(name) = label(sample, "endpoint").filter(|name| name != "none") {
             add(&mut self.endpoints.entry(name).or_default().requests, sample.value);
         }
     }

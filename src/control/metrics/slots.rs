@@ -44,7 +44,7 @@ impl Collected {
         snapshot: &Snapshot,
         deeds: &ByName,
     ) -> Result<(), Error> {
-        let help = "Finished requests, without those that pages of the front's own answered; status 0: the client left, or the front ended, before one was sent";
+        let help = "Finished requests, without those that pages of the front's own answered; status 0: the client left, or the front ended, before one was sent; of engines that left, the last 64 are shown";
         let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
         // Rows that get the same labels, such as those of pools without one, are one series.
         let mut sums = BTreeMap::new();
