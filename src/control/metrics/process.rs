@@ -23,9 +23,9 @@ impl Collected {
         let help = "How late control's thread woke at worst in the last 10 to 20 s";
         Family::new(out, "control_late_seconds", help, MetricType::Gauge)?
             .gauge(vec![], stalls::late().as_secs_f64())?;
-        let draining = f64::from(u8::from(process.draining()));
-        Family::new(out, "draining", "1 while no new connections are taken", MetricType::Gauge)?
-            .gauge(vec![], draining)?;
+        let draining = f64::from(u8::from(process.leaving() || process.draining()));
+        let help = "1 since the front was told to end, or another process is in its place: no new connections are taken, or none behind drain_delay_ms";
+        Family::new(out, "draining", help, MetricType::Gauge)?.gauge(vec![], draining)?;
         let epoch = snapshot.epoch as f64;
         Family::new(out, "snapshot_epoch", "Publications of the fleet so far", MetricType::Gauge)?
             .gauge(vec![], epoch)?;
