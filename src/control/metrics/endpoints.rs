@@ -65,7 +65,7 @@ impl Collected {
         let current: HashSet<EndpointId> =
             self.0.keeper.fleet().members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
         let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
-        let figures: [(&str, &str, Figure); 8] = [
+        let figures: [(&str, &str, Figure); 6] = [
             (
                 "endpoint_foreign",
                 "Load that is not ours, where the engine tells its own: running and waiting beyond ours",
@@ -78,18 +78,30 @@ impl Collected {
             ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
             ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),
             ("engine_kv_capacity_tokens", "KV cache capacity", |e| e.engine.kv_capacity_tokens.map(|n| n as f64)),
-            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
-                e.engine.prefix_queries_total.map(|n| n as f64)
-            }),
-            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
-                e.engine.prefix_hits_total.map(|n| n as f64)
-            }),
         ];
         for (name, help, figure) in figures {
             let mut family = Family::new(out, name, help, MetricType::Gauge)?;
             for endpoint in all() {
                 if let Some(value) = figure(endpoint) {
                     family.gauge(of(endpoint), value)?;
+                }
+            }
+        }
+        // They begin anew with the engine, as counters may.
+        type Total = fn(&Endpoint) -> Option<u64>;
+        let totals: [(&str, &str, Total); 2] = [
+            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
+                e.engine.prefix_queries_total
+            }),
+            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
+                e.engine.prefix_hits_total
+            }),
+        ];
+        for (name, help, total) in totals {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for endpoint in all() {
+                if let Some(value) = total(endpoint) {
+                    family.counter(of(endpoint), value)?;
                 }
             }
         }

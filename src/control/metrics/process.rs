@@ -27,8 +27,8 @@ impl Collected {
         let help = "1 since the front was told to end, or another process is in its place: no new connections are taken, or none behind drain_delay_ms";
         Family::new(out, "draining", help, MetricType::Gauge)?.gauge(vec![], draining)?;
         let epoch = snapshot.epoch as f64;
-        Family::new(out, "snapshot_epoch", "Publications of the fleet so far", MetricType::Gauge)?
-            .gauge(vec![], epoch)?;
+        let help = "The number of the fleet's last publication, as /endpoints has it";
+        Family::new(out, "snapshot_epoch", help, MetricType::Gauge)?.gauge(vec![], epoch)?;
         let mut family = Family::new(out, "shard_driver", "How each shard moves bytes", MetricType::Gauge)?;
         for (index, shard) in process.shards().iter().enumerate() {
             let (index, driver) = (index.to_string(), shard.driver().as_str());
