@@ -134,7 +134,11 @@ impl Collected {
                 "inter_token_seconds",
                 "Between two reads of a stream behind its first token: mostly a token each, several where they came together",
             ),
-            (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
+            (
+                Timing::Total,
+                "request_seconds",
+                "From the request's first byte to its end, whichever way: of a tunnel that is its whole life",
+            ),
             (
                 Timing::Queue,
                 "queue_seconds",

@@ -82,7 +82,11 @@ impl Collected {
             family.gauge(vec![("endpoint", endpoint)], tokens as f64)?;
         }
         let sent: [(&str, &str, Count); 2] = [
-            ("endpoint_prompt_tokens", "Prompt tokens sent with a prediction, estimated", |sent| sent.tokens),
+            (
+                "endpoint_prompt_tokens",
+                "Prompt tokens that it was chosen for with a prediction, estimated, also where no connection came of it; a stranger's once they are let in",
+                |sent| sent.tokens,
+            ),
             ("endpoint_prompt_tokens_held", "Of these, thought to be in its cache when it was chosen", |sent| {
                 sent.held
             }),
