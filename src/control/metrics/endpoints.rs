@@ -10,7 +10,7 @@ use super::slots::ByName;
 use super::{Collected, Family, Labels};
 use crate::control::endpoints;
 use crate::control::member::Member;
-use crate::counters::Compared;
+use crate::counters::{Compared, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::snapshot::Snapshot;
 
@@ -45,10 +45,17 @@ impl Collected {
                 family.counter(vec![("endpoint", &member.name)], count(member))?;
             }
         }
-        let help = "Requests that failed by their endpoint's fault";
-        let mut family = Family::new(out, "endpoint_faults", help, MetricType::Counter)?;
-        for member in fleet.members() {
-            family.counter(vec![("endpoint", &member.name)], deeds.of(&member.name).faults)?;
+        let done: [(&str, &str, fn(&Deeds) -> u64); 2] = [
+            ("endpoint_faults", "Requests that failed by their endpoint's fault", |deeds| deeds.faults),
+            ("endpoint_connect_failures", "Connects of requests to an endpoint that failed", |deeds| {
+                deeds.connect_failures
+            }),
+        ];
+        for (name, help, count) in done {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(deeds.of(&member.name)))?;
+            }
         }
         let help = "1 where what the engine serves could not be read when it was asked last";
         let mut family = Family::new(out, "endpoint_models_unread", help, MetricType::Gauge)?;
