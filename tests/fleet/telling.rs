@@ -76,6 +76,10 @@ fn a_configuration_that_is_refused_or_waits_is_told() {
     assert!(front.metric(&read) > begun);
     front.write(&config("", &[&engine]));
     assert_eq!((front.reload().0, told()), (200, [1.0, 0.0]));
+    assert_eq!(
+        ["s_total ", "s_under_way "].map(|name| front.metric(&format!("warmfront_config_reload{name}"))),
+        [3.0, 0.0]
+    );
 }
 
 /// By the names that dashboards know, whoever made the process.

@@ -74,6 +74,7 @@ impl Collected {
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }
+
     /// By the names that Prometheus and its like have for their own.
     pub(super) fn configuration(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let reloads = self.0.keeper.reloads();
@@ -86,6 +87,11 @@ impl Collected {
                 reloads.read() as f64,
             ),
             (
+                "config_reloads_under_way",
+                "Readings of the configuration that have not ended: where that lasts, a disk or a name server does not answer",
+                reloads.under_way() as f64,
+            ),
+            (
                 "config_restart_wanted",
                 "Keys of the configuration that stay as they were until a restart",
                 reloads.restart_wanted() as f64,
@@ -93,6 +99,7 @@ impl Collected {
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
         }
-        Ok(())
+        let help = "Times that the configuration was to be read anew";
+        Family::new(out, "config_reloads", help, MetricType::Counter)?.counter(vec![], reloads.begun())
     }
 }
