@@ -122,6 +122,9 @@ impl Collected {
             .counter(vec![], counts.written())?;
         let help = "Lines of the access log that its disk or its reader did not take";
         Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())?;
+        let help =
+            "Times that the access log's file could not be opened anew, as behind a rotation: lines go where they went";
+        Family::new(out, "access_reopen_failures", help, MetricType::Counter)?.counter(vec![], counts.unopened())?;
         let help = "Times that what is known of caches could not be written into caches_file";
         Family::new(out, "caches_file_failures", help, MetricType::Counter)?
             .counter(vec![], self.0.keeper.save_failures())?;
