@@ -7,7 +7,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::admin::State;
-use crate::control::stalls;
+use crate::control::{stalls, upgrade};
 use crate::counters::stats::Gauge;
 use crate::scan;
 use crate::snapshot::Snapshot;
@@ -100,6 +100,8 @@ impl Collected {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
         }
         let help = "Times that the configuration was to be read anew";
-        Family::new(out, "config_reloads", help, MetricType::Counter)?.counter(vec![], reloads.begun())
+        Family::new(out, "config_reloads", help, MetricType::Counter)?.counter(vec![], reloads.begun())?;
+        let help = "Times that another process was to take this one's place (SIGUSR2), and none did";
+        Family::new(out, "upgrade_failures", help, MetricType::Counter)?.counter(vec![], upgrade::failures())
     }
 }
