@@ -97,6 +97,7 @@ impl Collector for Collected {
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot, &deeds)?;
+        self.index(&mut out)?;
         self.figures(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot, &deeds)?;
         self.predictions(&mut out, &snapshot, &deeds)?;

@@ -65,6 +65,23 @@ impl Collected {
         Ok(())
     }
 
+    /// How full the index is, where there is one.
+    pub(super) fn index(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let Some(fill) = self.0.keeper.fleet().caches.fill() else { return Ok(()) };
+        for (name, help, blocks) in [
+            ("index_blocks", "Blocks of prompts that are noted in the index, of all engines together", fill.held),
+            ("index_blocks_wanted", "Blocks that engines' caches have room for", fill.wanted),
+            (
+                "index_blocks_due",
+                "Blocks that engines have in the index of those wanted: where they are fewer, index_bytes is too little",
+                fill.due,
+            ),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], blocks as f64)?;
+        }
+        Ok(())
+    }
+
     /// What each engine says of itself, and what follows from that.
     pub(super) fn figures(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
