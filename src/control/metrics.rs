@@ -101,7 +101,8 @@ impl Collector for Collected {
         self.figures(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot, &deeds)?;
         self.predictions(&mut out, &snapshot, &deeds)?;
-        self.heard(&mut out)
+        self.heard(&mut out)?;
+        self.toolsets(&mut out)
     }
 }
 
