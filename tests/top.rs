@@ -137,7 +137,7 @@ fn one_screen_of_a_fleet_at_work() {
     let fleet = Fleet::start();
     // A part of what came in the window is known only from what was known before it.
     until("both engines read", || {
-        fleet.tells("/metrics").matches("\nwarmfront_engine_prefix_hits_tokens").count() >= 2
+        fleet.tells("/metrics").matches("\nwarmfront_engine_prefix_hits_tokens_total{").count() >= 2
     });
     let mut top = warmfront(&["top", "--admin", &fleet.admin, "--window", "3"]).stdout(Stdio::piped()).spawn().unwrap();
     // Two turns of each conversation, so that the second finds the first in a cache; for as long as it looks, whenever it

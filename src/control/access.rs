@@ -57,6 +57,7 @@ struct Thread {
 pub struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
+    unopened: AtomicU64,
 }
 
 impl Counts {
@@ -68,6 +69,11 @@ impl Counts {
     /// Not taken by disk or reader.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How often their file could not be opened anew: they go where they went, perhaps to one that nobody reads.
+    pub fn unopened(&self) -> u64 {
+        self.unopened.load(Ordering::Relaxed)
     }
 }
 
@@ -315,6 +321,7 @@ impl Writer {
         match Sink::open(sink.target()) {
             Ok(sink) => self.goes_to(Some(sink)),
             Err(error) => {
+                self.counts.unopened.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(to = %sink.target(), %error, "cannot open the access log anew; it goes where it went");
             }
         }

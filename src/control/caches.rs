@@ -45,6 +45,17 @@ impl Unit {
     }
 }
 
+/// How full the index is, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    /// Noted there.
+    pub held: u64,
+    /// That its endpoints can use, by the size of their caches.
+    pub wanted: u64,
+    /// That are due to them: fewer where it is too small for all.
+    pub due: u64,
+}
+
 /// The index, while any pool chooses by it, or is compared with who does.
 #[derive(Debug, Default)]
 pub struct Caches {
@@ -157,6 +168,13 @@ impl Caches {
         self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default()
     }
 
+    /// How full the index is; none: there is none.
+    pub fn fill(&self) -> Option<Fill> {
+        self.index.as_ref()?;
+        let held = (0..self.parts.len() as u16).map(|slot| u64::from(self.figures(slot).blocks)).sum();
+        Some(Fill { held, wanted: sum(&self.claims), due: sum(&self.due) })
+    }
+
     /// Another second has passed.
     pub fn tick(&mut self) {
         self.second += 1;
@@ -176,6 +194,10 @@ impl Caches {
         }
         self.deal();
     }
+}
+
+fn sum(blocks: &[u32]) -> u64 {
+    blocks.iter().map(|&blocks| u64::from(blocks)).sum()
 }
 
 fn text(tokens: u64, token_bytes: f32) -> u64 {
@@ -204,6 +226,8 @@ mod tests {
         };
         index.insert(&chain, id, Origin::Choice).unwrap();
         assert_eq!((depth(), index.figures(3).capacity), (3, 100));
+        let held = index.figures(3).blocks.into();
+        assert!(caches.fill() == Some(Fill { held, wanted: 100, due: 100 }) && held > 0);
         caches.holds(id, 64 * 50, 4.0, Unit::Blocks);
         assert_eq!((depth(), index.figures(3).capacity), (3, 50));
         caches.holds(id, 64 * 50, 4.1, Unit::Blocks);
@@ -215,6 +239,7 @@ mod tests {
         assert_eq!((depth(), index.insert(&chain, id, Origin::Choice)), (0, Err(Missed::Stranger)));
         config.routing.policy = Policy::Random;
         assert!(!caches.follow(&config) && caches.index().is_none());
+        assert_eq!(caches.fill(), None);
     }
 
     #[test]

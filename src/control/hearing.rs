@@ -11,6 +11,7 @@ mod turn;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -63,6 +64,8 @@ struct Inner {
     /// What the index did not take.
     owed: Owed,
     lag: f64,
+    /// When its last batch came, in seconds since 1970; 0: none did.
+    came: f64,
     /// It was said that a socket cannot be connected with: of each of these strangers, and once of whatever else.
     said_unheard: Vec<Option<IpAddr>>,
     /// And that it tells of no layers that see all of a prompt.
@@ -92,6 +95,8 @@ pub struct Figures {
     pub bytes_max: usize,
     /// Seconds from the engine's clock to ours at the last batch.
     pub lag_seconds: f64,
+    /// When that came, in seconds since 1970 by our clock; 0: none did.
+    pub came: f64,
 }
 
 impl Figures {
@@ -120,6 +125,7 @@ impl Hearing {
             tells: Tells::Nothing,
             owed: Owed::default(),
             lag: 0.0,
+            came: 0.0,
             said_unheard: Vec::new(),
             is_said_partial: false,
         };
@@ -162,7 +168,7 @@ impl Hearing {
     pub async fn take(&self, socket: usize, told: Told<'_>) {
         if let Told::Batch(batch) = &told {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
-            self.inner().lag = now - batch.time();
+            self.inner().came(batch.time(), now);
             self.apply(batch).await;
         }
         let mut inner = self.inner();
@@ -218,6 +224,13 @@ impl Hearing {
         inner.said_unheard.push(stranger);
     }
 
+    /// Strangers that come to the socket, and of whom nothing is told, are counted there from now on.
+    pub fn counts_strangers(&self, socket: usize, turned_away: &Arc<AtomicU64>) {
+        if let Some(socket) = self.inner().sockets.get_mut(socket) {
+            socket.counts_strangers(Arc::clone(turned_away));
+        }
+    }
+
     /// How the socket stands behind that.
     pub async fn stands(&self, socket: usize, source: &Source) {
         self.stand(socket, source);
@@ -257,11 +270,13 @@ impl Hearing {
         let mut figures = Figures {
             missed: inner.owed.missed(),
             lag_seconds: inner.lag,
+            came: inner.came,
             mirrored: inner.earlier,
             ..Figures::default()
         };
         let counts = inner.sockets.iter().flat_map(|socket| [&socket.earlier, &socket.counts]);
         counts.for_each(|counts| figures.counts.add(counts));
+        figures.counts.strangers += inner.sockets.iter().map(Socket::turned_away).sum::<u64>();
         for Rank { mirror, .. } in inner.ranks.values() {
             figures.blocks += u64::from(mirror.blocks());
             figures.bytes_max += Mirror::bytes(mirror.blocks_max());
@@ -321,6 +336,11 @@ impl Hearing {
 impl Inner {
     fn any(&self, is: fn(&Mirror) -> bool) -> bool {
         self.ranks.values().any(|rank| is(&rank.mirror))
+    }
+
+    /// A batch of this time, by the engine's clock, is here at this one, by ours.
+    fn came(&mut self, time: f64, now: f64) {
+        (self.lag, self.came) = (now - time, now);
     }
 
     /// Nothing is known any more of these ranks.

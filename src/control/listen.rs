@@ -155,6 +155,7 @@ impl Ears {
         *socket = JoinSet::new();
         socket.spawn(async move {
             let mut source = Source::new(settings, Pace::default()).called(host).resumed(&hearing.reached(number));
+            hearing.counts_strangers(number, source.turned_away());
             loop {
                 // What it says is taken before it is asked again; `told` borrows from it.
                 let told = source.told().await;

@@ -3,6 +3,7 @@
 
 mod endpoints;
 mod heard;
+mod kernel;
 mod process;
 mod slots;
 
@@ -11,7 +12,8 @@ use std::fmt::Error;
 
 use clap::ValueEnum;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
@@ -21,17 +23,22 @@ use crate::counters::stats::{Count, Reading, Shadowed, Timing, Work};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::policy::{Policy, Reason};
 use crate::snapshot::Snapshot;
+use kernel::Kernel;
 
-/// Before every name.
+/// Before every name,
 const PREFIX: &str = "warmfront";
+/// but of what the kernel tells.
+const KERNEL_PREFIX: &str = "process";
 
 /// Everything as OpenMetrics text.
 pub(super) fn text(state: &State) -> String {
-    let mut registry = Registry::with_prefix(PREFIX);
+    let [mut registry, mut kernel] = [PREFIX, KERNEL_PREFIX].map(Registry::with_prefix);
     registry.register_collector(Box::new(Collected(state.clone())));
+    kernel.register_collector(Box::new(Kernel));
     let mut text = String::new();
+    let written = [kernel, registry].iter().try_for_each(|registry| encode_registry(&mut text, registry));
     // Writing to a string fails only where a value cannot be written, which is ours to see in tests.
-    if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
+    if let Err(error) = written.and_then(|()| encode_eof(&mut text)) {
         tracing::error!(%error, "cannot write /metrics");
     }
     text
@@ -51,7 +58,7 @@ impl<'a> Family<'a> {
         Ok(Family(out.encode_descriptor(name, help.trim_end_matches('.'), None, kind)?))
     }
 
-    fn counter(&mut self, labels: Labels<'_>, value: u64) -> Result<(), Error> {
+    fn counter(&mut self, labels: Labels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
         match labels.is_empty() {
             true => self.0.encode_counter::<NoLabelSet, _, f64>(&value, None),
             false => self.0.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None),
@@ -90,10 +97,12 @@ impl Collector for Collected {
         self.answers(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot, &deeds)?;
+        self.index(&mut out)?;
         self.figures(&mut out, &snapshot)?;
         self.slots(&mut out, &snapshot, &deeds)?;
         self.predictions(&mut out, &snapshot, &deeds)?;
-        self.heard(&mut out)
+        self.heard(&mut out)?;
+        self.toolsets(&mut out)
     }
 }
 
@@ -115,6 +124,9 @@ impl Collected {
             .counter(vec![], counts.written())?;
         let help = "Lines of the access log that its disk or its reader did not take";
         Family::new(out, "access_lines_lost", help, MetricType::Counter)?.counter(vec![], counts.lost())?;
+        let help =
+            "Times that the access log's file could not be opened anew, as behind a rotation: lines go where they went";
+        Family::new(out, "access_reopen_failures", help, MetricType::Counter)?.counter(vec![], counts.unopened())?;
         let help = "Times that what is known of caches could not be written into caches_file";
         Family::new(out, "caches_file_failures", help, MetricType::Counter)?
             .counter(vec![], self.0.keeper.save_failures())?;
@@ -134,7 +146,11 @@ impl Collected {
                 "inter_token_seconds",
                 "Between two reads of a stream behind its first token: mostly a token each, several where they came together",
             ),
-            (Timing::Total, "request_seconds", "From the request's first byte to the reply's last"),
+            (
+                Timing::Total,
+                "request_seconds",
+                "From the request's first byte to its end, whichever way: of a tunnel that is its whole life",
+            ),
             (
                 Timing::Queue,
                 "queue_seconds",

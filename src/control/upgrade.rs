@@ -2,6 +2,7 @@
 //! sockets, and serves; this one finishes what it has.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longest wait for this process to have begun itself.
 const BEGINNING: Duration = Duration::from_secs(5);
+
+static FAILURES: AtomicU64 = AtomicU64::new(0);
+
+/// How often another process was to take this one's place, and none did.
+pub(super) fn failures() -> u64 {
+    FAILURES.load(Ordering::Relaxed)
+}
 
 /// What is handed on, and to whom: shared with whoever ends this process.
 pub type Bequest = Arc<Mutex<Will>>;
@@ -92,6 +100,7 @@ async fn succeed(
     let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
     while signals.recv().await.is_some() {
         if std::process::id() == INIT {
+            FAILURES.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew"
             );
@@ -115,6 +124,7 @@ async fn succeed(
         }
         let estate = will().estate.take();
         let Some(estate) = estate.filter(|_| may()) else {
+            FAILURES.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("no process can take this one's place now: it is starting or draining");
             continue;
         };
@@ -142,6 +152,7 @@ async fn succeed(
             }
             Err(_) if was_revoked => {}
             Err(error) => {
+                FAILURES.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(%error, "no process took this one's place; it serves on");
                 will().estate = Some(estate);
             }

@@ -84,25 +84,25 @@ counts! {
     "connect_failures", "Connects to engines that failed." => ConnectFailed;
     "retries", "Requests sent once more, to a further endpoint or by a new connection, by what failed before.", "after" =>
         RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault", RetriedBusy = "busy";
-    "retries_withheld", "Requests not sent a second time because too many were." => RetryWithheld;
+    "retries_withheld", "Requests not sent a second time because too many were, or retry_percent is 0." => RetryWithheld;
     "back_pressure", "Requests that an engine refused for load (429, 503)." => BackPressure;
     "endpoints_barred", "Endpoints that requests found failing, kept out of choices at once." => Barred;
     "choices_repeated", "Choices made again because another shard took the slot." => ChoiceRepeated;
     "spilled", "Requests sent past a home at its bound." => Spilled;
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
-    "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold." => PromptTokensHeld;
-    "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute." => PromptTokensNew;
+    "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold, with each try again." => PromptTokensHeld;
+    "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute, with each try again." => PromptTokensNew;
     "told_tokens", "Tokens as replies tell them in their usage, where they do.", "kind" =>
         ToldPrompt = "prompt", ToldCached = "cached", ToldCompletion = "completion";
-    "index_busy", "Prompts not noted in the index because another shard was writing for the same engine." => IndexBusy;
-    "prompts_rendered", "Prompts looked up as their engine writes them." => Rendered;
-    "prompts_not_rendered", "Prompts of a model whose form is known that it does not cover: looked up by what was sent where.", "why" =>
+    "index_busy", "Times that a prompt was not noted in the index, or what was noted of it not taken back, because another thread was writing for the same engine; up to two for a prompt." => IndexBusy;
+    "prompts_rendered", "Prompts looked up as their engine writes them, with each try again." => Rendered;
+    "prompts_not_rendered", "Prompts of a model whose form is known that it does not cover: looked up by what was sent where, with each try again.", "why" =>
         NotRenderedTools = "tools", NotRenderedToolset = "toolset", NotRenderedCall = "call", NotRenderedTemplate = "template", NotRenderedField = "field", NotRenderedRole = "role",
         NotRenderedMessage = "message", NotRenderedContent = "content", NotRenderedMedia = "media", NotRenderedApi = "api",
         NotRenderedHeld = "not_held", NotRenderedOther = "other";
-    "index_strangers", "Prompts not noted in the index because it has no place for their engine." => IndexStranger;
+    "index_strangers", "Times that a prompt was not noted in the index because it has no place for its engine, or that was taken out this moment; up to two for a prompt." => IndexStranger;
     "queued", "Requests that had to wait for room in an engine's cache." => Queued;
-    "queue_ends", "How the wait for room ended, where the client did not leave (unserved: no engine was left, or the front ended).", "end" =>
+    "queue_ends", "How the wait for room ended, where the client did not leave (unserved: no engine was left, or the front ended), and full: requests that could not begin it, and are not among those queued.", "end" =>
         QueueReleased = "released", QueuePushedOut = "pushed_out", QueueTimedOut = "timed_out", QueueFull = "full", QueueUnserved = "unserved";
     "clients_held_back", "Times that no more was read of a client that had sent requests ahead of the reply to the one before." => HeldBack;
     "tunnels", "Connections that became tunnels." => Tunnel;
@@ -115,10 +115,10 @@ counts! {
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
-    "answered_here", "Requests answered by the front itself, without an engine." => AnsweredHere;
+    "answered_here", "Requests that pages of the front's own answered (/health, /v1/models); what it answered with an error is refused." => AnsweredHere;
     "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
     "accounts_differ", "Times that what a shard counted was not what it held." => AccountsDiffer;
-    "access_records_dropped", "Requests missing from the access log because more ended than it was read." => RecordDropped;
+    "access_records_dropped", "Requests missing from the access log, or while that is off among the receipts, because they ended faster than they were taken up." => RecordDropped;
     "exchange_panics", "Requests ended by a fault of the front." => Panicked;
     "streams_told", "Streams that ended with an event of ours saying why." => ToldInStream;
     "streams_cut", "Replies broken off after their head, visibly to the client." => StreamCut;

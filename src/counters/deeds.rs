@@ -22,6 +22,8 @@ pub struct Deeds {
     pub compared: [Compared; METHODS],
     /// Requests that failed by its fault.
     pub faults: u64,
+    /// Connects to it that failed.
+    pub connect_failures: u64,
     /// Its times to first token.
     pub first_tokens: Reading,
 }
@@ -33,6 +35,7 @@ impl Default for Deeds {
             sent: Asked::default(),
             compared: Default::default(),
             faults: 0,
+            connect_failures: 0,
             first_tokens: Reading::new(&MICROS),
         }
     }
@@ -50,7 +53,9 @@ impl Deeds {
         self.sent = self.sent.since(before.sent);
         self.compared.iter_mut().zip(before.compared).for_each(|(all, before)| *all = all.since(before));
         // As they are counted at a slot, in 32 bits.
-        self.faults = u64::from((self.faults as u32).wrapping_sub(before.faults as u32));
+        let since = |count: u64, before: u64| u64::from((count as u32).wrapping_sub(before as u32));
+        self.faults = since(self.faults, before.faults);
+        self.connect_failures = since(self.connect_failures, before.connect_failures);
         self.first_tokens.take_off(&before.first_tokens);
         self
     }
@@ -63,6 +68,7 @@ impl Deeds {
         self.sent.add(more.sent);
         self.compared.iter_mut().zip(more.compared).for_each(|(all, more)| all.add(more));
         self.faults += more.faults;
+        self.connect_failures += more.connect_failures;
         self.first_tokens.add(&more.first_tokens);
     }
 
@@ -107,6 +113,7 @@ impl Counted {
             sent: self.counters.predictions().sent_in_all(slot),
             compared: Method::ALL.map(|method| self.counters.predictions().compared(slot, method)),
             faults: self.counters.outcomes().read(slot).faults.into(),
+            connect_failures: self.counters.connect_failures(slot).into(),
             first_tokens: self.stats.first_tokens(slot),
         }
     }
@@ -134,6 +141,7 @@ mod tests {
             counters.predictions().asked(slot, &prediction);
             counters.predictions().told(slot, &prediction, 100, Some(50));
             counters.outcomes().fault(slot);
+            counters.connect_failed(slot);
         };
         does(5, 200);
         does(5, 500);
@@ -148,7 +156,8 @@ mod tests {
         let key = RequestKey { pool: 1, slot: RequestKey::NONE, status: 200, reason: 3 };
         assert_eq!(since.requests, BTreeMap::from([(key, 1)]));
         assert_eq!((since.sent.requests, since.sent.tokens, since.sent.held), (1, 100, 60));
-        assert_eq!((since.faults, since.compared_in_all()), (1, Compared::of(1, 60, 50)));
+        assert_eq!((since.faults, since.connect_failures), (1, 1));
+        assert_eq!(since.compared_in_all(), Compared::of(1, 60, 50));
         assert_eq!((since.first_tokens.count(), since.first_tokens.sum), (1, 1_500));
         let mut both = before;
         both.add(&since);

@@ -20,7 +20,7 @@ pub struct Counts {
     pub silent: u64,
     /// Connections ended because of what the peer sent.
     pub broken: u64,
-    /// Others than the engine, at the other end.
+    /// Others than the engine, at the other end, that were told of.
     pub strangers: u64,
     /// Messages published to us.
     pub messages: u64,

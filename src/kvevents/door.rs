@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -33,13 +35,13 @@ pub(super) struct Door {
     knocking: JoinSet<Result<Link, Ended>>,
     /// Strangers that were told of, and how often others were turned away.
     strangers: Vec<IpAddr>,
-    turned_away: u64,
+    turned_away: Arc<AtomicU64>,
 }
 
 impl Door {
     pub(super) fn new(endpoint: Endpoint, peer: Peer, role: Role, pace: Pace) -> Door {
         let (listener, knocking, strangers) = (None, JoinSet::new(), Vec::new());
-        let (attempts, is_theirs, turned_away) = (0, false, 0);
+        let (attempts, is_theirs, turned_away) = (0, false, Arc::default());
         Door { endpoint, peer, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
     }
 
@@ -90,8 +92,8 @@ impl Door {
     }
 
     /// Strangers of whom nothing was told.
-    pub(super) fn turned_away(&self) -> u64 {
-        self.turned_away
+    pub(super) fn turned_away(&self) -> &Arc<AtomicU64> {
+        &self.turned_away
     }
 
     /// The next that is no stranger. Anybody may connect, a scanner of ports as often as it likes; but each may be the
@@ -99,7 +101,9 @@ impl Door {
     async fn admitted(&mut self, tells: bool) -> Result<Link, Ended> {
         loop {
             match self.entered().await {
-                Err(Ended::Stranger(who)) if !tells || !self.is_news(who) => self.turned_away += 1,
+                Err(Ended::Stranger(who)) if !tells || !self.is_news(who) => {
+                    self.turned_away.fetch_add(1, Ordering::Relaxed);
+                }
                 entered => return entered,
             }
         }

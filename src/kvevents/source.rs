@@ -1,5 +1,8 @@
 //! One engine's events in order: what its subscription brings, and what a replay brings where that has holes.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use super::batch::Batch;
 use super::counts::Counts;
 use super::door::Door;
@@ -119,7 +122,12 @@ impl Source {
 
     /// What has been seen and done.
     pub fn counts(&self) -> Counts {
-        Counts { strangers: self.counts.strangers + self.door.turned_away(), ..self.counts }
+        self.counts
+    }
+
+    /// Strangers beside those counted, of whom nothing is told: they may be all that comes for a while.
+    pub fn turned_away(&self) -> &Arc<AtomicU64> {
+        self.door.turned_away()
     }
 
     /// Whether nothing of the rank has been missed since its process began.

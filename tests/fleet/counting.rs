@@ -140,6 +140,23 @@ fn engines_that_change_addresses_keep_their_counts_and_no_others() {
     assert_eq!(sums, [3, 8, 10, 5]);
 }
 
+/// Each request is answered by another engine: of whom the failed connect was shows nowhere else.
+#[test]
+fn a_connect_that_fails_is_counted_by_its_endpoint() {
+    let [there, gone]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
+    // Nobody but requests finds out that it is gone.
+    let seldom = config("", &[&there, &gone]).replace("probe_interval_ms = 50", "probe_interval_ms = 3600000");
+    let front = Front::start("auto", &[], &seldom);
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    gone.goes();
+    serve(&front, 2);
+    let failed = counts(&front, "warmfront_endpoint_connect_failures_total");
+    let all = front.metric("warmfront_connect_failures_total");
+    assert!(all >= 1.0, "{failed:?}");
+    let expected = [(there.address.to_string(), 0.0), (gone.address.to_string(), all)];
+    assert_eq!(failed, BTreeMap::from(expected));
+}
+
 /// A rolling update: the name is elsewhere before what was there ends.
 #[test]
 fn what_breaks_where_an_engine_was_is_counted_under_its_name() {

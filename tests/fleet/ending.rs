@@ -23,6 +23,8 @@ fn who_is_told_to_end_denies_readiness_and_serves_on() {
         front.until_said("not ready any more");
         assert_eq!(front.connect().get("/health").status, 503, "{driver}");
         assert_eq!(front.asks("GET", "/readyz", ""), (503, "draining\n".to_owned()));
+        assert_eq!(front.metric("warmfront_draining"), 1.0, "{driver}");
+        assert!(front.asks("GET", "/endpoints", "").1.contains("\"draining\":true"), "{driver}");
         let (old, new) = (kept.post(), front.connect().post());
         // As long as the machine did not stand still for the whole delay.
         if told.elapsed() < Duration::from_millis(3_500) {

@@ -1,6 +1,8 @@
 //! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are
 //! made of.
 
+use std::collections::HashSet;
+
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::reloading::config;
@@ -74,6 +76,32 @@ fn a_configuration_that_is_refused_or_waits_is_told() {
     assert!(front.metric(&read) > begun);
     front.write(&config("", &[&engine]));
     assert_eq!((front.reload().0, told()), (200, [1.0, 0.0]));
+    assert_eq!(
+        ["s_total ", "s_under_way "].map(|name| front.metric(&format!("warmfront_config_reload{name}"))),
+        [3.0, 0.0]
+    );
+}
+
+/// By the names that dashboards know, whoever made the process.
+#[test]
+fn what_the_kernel_knows_of_the_process_is_told() {
+    let ([_engine], front) = fleet("auto", QUICK);
+    let told = |name: &str| front.metric(&format!("process_{name} "));
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    assert!((now - 120.0..now).contains(&told("start_time_seconds")), "{} at {now}", told("start_time_seconds"));
+    assert!(told("max_fds") >= 64.0);
+    until("some work", || told("cpu_seconds_total") > 0.0);
+    assert!(told("resident_memory_bytes") > f64::from(1 << 20));
+    assert!(told("virtual_memory_bytes") > told("resident_memory_bytes"));
+    let before = told("open_fds");
+    let clients: Vec<_> = (0..8).map(|_| front.connect()).collect();
+    until("their descriptors", || told("open_fds") >= before + 8.0);
+    drop(clients);
+    let text = front.asks("GET", "/metrics", "").1;
+    assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1);
+    let mut families = HashSet::new();
+    let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    names.for_each(|name| assert!(families.insert(name), "{name} twice"));
 }
 
 /// The file is the same by its name: without a word nobody knows whether the key of before is gone.

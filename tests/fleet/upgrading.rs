@@ -92,8 +92,10 @@ fn a_failed_upgrade_leaves_the_one_that_serves() {
     let front = Front::start("auto", &[engine.address], &config(1));
     front.until_health(0, "up");
     front.write("[limits]\nno_such_key = 1\n");
+    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 0.0);
     front.try_upgrade();
     front.until_said("no process took this one's place");
+    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
     (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
     std::thread::sleep(Duration::from_millis(50));
     front.write(&config(1));

@@ -1,5 +1,6 @@
 //! An engine's two sockets, written from the recorded bytes of libzmq's, and a consumer that writes down what it is told.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -183,6 +184,11 @@ impl Consumer {
 
     pub fn paced(events: Endpoint, replay: Option<Endpoint>, pace: Pace) -> Consumer {
         Consumer { source: Source::new(Settings { events, replay, topic: String::new(), peers: None }, pace) }
+    }
+
+    /// Others than the engine that came, told of or not.
+    pub fn strangers(&self) -> u64 {
+        self.source.counts().strangers + self.source.turned_away().load(Ordering::Relaxed)
     }
 
     /// The next news in words; a batch by the names of its blocks. That it is abreast is told where that is asked for.

@@ -138,7 +138,7 @@ async fn a_door_is_for_the_engine_alone() {
     assert_eq!(within(another.read(&mut nothing)).await.unwrap(), 0);
     publisher.publish(1, 1).await;
     consumer.expect(&["1001"]).await;
-    assert_eq!(consumer.source.counts().strangers, 2);
+    assert_eq!(consumer.strangers(), 2);
 }
 
 /// Of each that may be the engine at another address, and of no more than a few.
@@ -162,7 +162,7 @@ async fn a_door_is_kept_past_strangers() {
     let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), engine);
     publisher.publish(1, 0).await;
     consumer.expect(&["1000"]).await;
-    assert_eq!(consumer.source.counts().strangers, 12);
+    assert_eq!(consumer.strangers(), 12);
 }
 
 /// As soon as somebody waits there.

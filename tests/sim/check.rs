@@ -128,6 +128,10 @@ impl Schedule {
         }
         let stats = self.statics.stats;
         assert_eq!(stats.total(Count::Accepted), stats.total(Count::Closed), "clients accepted and closed");
+        let ends = [Count::QueueReleased, Count::QueuePushedOut, Count::QueueTimedOut, Count::QueueUnserved];
+        let ended = ends.map(|end| stats.total(end)).iter().sum::<u64>() + stats.total(Count::AbortedQueue);
+        let (begun, torn) = (stats.total(Count::Queued), stats.total(Count::Panicked));
+        assert!((ended..=ended + torn).contains(&begun), "{begun} began to wait, {ended} ended that, {torn} were torn");
         let mut tally = Tally::of_stats(stats) - self.before;
         tally.requests = self.play.plans.len();
         tally.executed = self.play.executed.iter().sum::<u32>() as usize;

@@ -65,7 +65,7 @@ fn tell(receipt: &Receipt<'_>, out: &mut String) {
             "waited",
             line.wait_us.map_or("in no queue before the choice".into(), |wait| format!("{} in a queue", ms(wait))),
         ),
-        ("tries", tries(line.tries)),
+        ("tries", tries(receipt)),
         ("times", times(receipt)),
     ] {
         let _ = writeln!(out, "{name:<16}{}", plain(&words));
@@ -108,7 +108,10 @@ fn in_words(reason: Reason) -> &'static str {
 }
 
 fn prompt(receipt: &Receipt<'_>) -> String {
-    match (receipt.line.prompt_tokens, receipt.line.held_tokens) {
+    let line = &receipt.line;
+    match (line.prompt_tokens, line.held_tokens) {
+        (None, _) if line.reason.is_none() => "not counted: no endpoint was chosen".into(),
+        (Some(all), None) if line.reason.is_none() => format!("about {all} tokens; no endpoint was chosen"),
         (Some(all), Some(held)) => {
             format!("about {all} tokens: {held} held there as far as was known, {} new", all.saturating_sub(held))
         }
@@ -128,9 +131,10 @@ fn counted(receipt: &Receipt<'_>) -> String {
     }
 }
 
-fn tries(tries: u8) -> String {
-    match tries {
+fn tries(receipt: &Receipt<'_>) -> String {
+    match receipt.line.tries {
         0 => "no endpoint".into(),
+        1 if receipt.line.connected_us.is_none() => "one endpoint was chosen, and no connection stood".into(),
         1 => "the first endpoint took it".into(),
         more => format!("{more} tries, one after the other, perhaps at the same endpoint; this is of the last"),
     }
@@ -236,6 +240,7 @@ mod tests {
             "endpoint        gpu-1:8000: least work, and its cache held some of the prompt; the prefix's key is 00000000000000ab; runner-up gpu-2:8000\n",
             "prompt          about 1280 tokens: 960 held there as far as was known, 320 new\n",
             "waited          in no queue before the choice\n",
+            "tries           the first endpoint took it\n",
             "times           chosen after 0.1 ms, connected after 0.1 ms, reply's head after 1.2 ms, first data after 30.0 ms, over after 90.0 ms\n",
             "\nnew        1920    7680       tokens of this prompt that it did not hold, weighed\n",
             "\ntotal      1940    7680       by its weight, in tokens: the least was taken\n",
@@ -253,6 +258,24 @@ mod tests {
         let text = told(&refused);
         assert!(text.contains("end             refused with status 400 (bad_head); "), "{text}");
         assert!(text.contains("endpoint        none was chosen\n") && !text.contains("pending"), "{text}");
+        assert!(text.contains("prompt          not counted: no endpoint was chosen\n"), "{text}");
+        (refused.line.prompt_tokens, refused.line.held_tokens) = (Some(1280), None);
+        let text = told(&refused);
+        assert!(text.contains("prompt          about 1280 tokens; no endpoint was chosen\n"), "{text}");
+    }
+
+    /// Its engine refused it, no descriptor was left, or the client left before.
+    #[test]
+    fn an_endpoint_that_was_never_connected_with_took_nothing() {
+        let mut unconnected = receipt();
+        let line = &mut unconnected.line;
+        (line.connected_us, line.head_us, line.first_data_us) = (None, None, None);
+        (line.end, line.why, line.status) = ("refused".into(), Some("unreachable".into()), 503);
+        let text = told(&unconnected);
+        assert!(text.contains("tries           one endpoint was chosen, and no connection stood\n"), "{text}");
+        let mut more = unconnected;
+        more.line.tries = 2;
+        assert!(told(&more).contains("tries           2 tries, one after the other"));
     }
 
     /// Nothing that a client wrote moves the cursor or makes a line.

@@ -98,8 +98,8 @@ impl Reading {
             *self.statuses.entry(status).or_default() += sample.value;
         }
         count(&mut self.reasons, sample, "reason");
-        // Those that never came to a choice have no endpoint, those of engines that left long ago no name.
-        if let Some(name) = label(sample, "endpoint").filter(|name| name != "none" && name != "unknown") {
+        // Those that never came to a choice have no endpoint.
+        if let Some(name) = label(sample, "endpoint").filter(|name| name != "none") {
             add(&mut self.endpoints.entry(name).or_default().requests, sample.value);
         }
     }
@@ -128,8 +128,8 @@ impl Reading {
             "engine_running" => |endpoint| &mut endpoint.running,
             "engine_waiting" => |endpoint| &mut endpoint.waiting,
             "engine_kv_use_ratio" => |endpoint| &mut endpoint.kv_use,
-            "engine_prefix_queries_tokens" => |endpoint| &mut endpoint.queries,
-            "engine_prefix_hits_tokens" => |endpoint| &mut endpoint.hits,
+            "engine_prefix_queries_tokens_total" => |endpoint| &mut endpoint.queries,
+            "engine_prefix_hits_tokens_total" => |endpoint| &mut endpoint.hits,
             "endpoint_health" | "endpoint_rung" | "endpoint_time_to_first_token_seconds_bucket" => {
                 return self.of_endpoint(name, sample);
             }

@@ -176,6 +176,23 @@ fn a_renamed_file_is_left_when_it_is_said() {
     [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
+/// It was rotated, and its folder takes no new one: lines go on into the old file, which may be deleted next.
+#[test]
+fn a_file_that_cannot_be_opened_anew_is_counted() {
+    let (path, old) = (fresh("unopened"), fresh("unopened-old"));
+    let log = Log::to(1, &path);
+    fs::rename(&path, &old).unwrap();
+    fs::create_dir(&path).unwrap();
+    log.log.reopen();
+    log.settles();
+    assert_eq!(log.log.counts().unopened(), 1);
+    fs::remove_dir(&path).unwrap();
+    log.log.reopen();
+    log.settles();
+    assert_eq!((log.log.counts().unopened(), path.exists()), (1, true));
+    [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
 /// Nobody says so to a process whose place another one took: it follows the name once that names another file, not while it
 /// names none.
 #[test]

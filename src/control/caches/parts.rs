@@ -6,7 +6,7 @@
 //! index's pool: an engine that is not heard for a while is noted in fewer, larger units, and the rest is there when it
 //! is heard again.
 
-use super::{Caches, Unit, size};
+use super::{Caches, Unit, size, sum};
 use crate::fleet::EndpointId;
 use crate::index::Missed;
 
@@ -209,7 +209,6 @@ impl Caches {
 
     /// One line each time that a quarter more is wanted than when it was said last.
     fn say_small(&mut self) {
-        let sum = |blocks: &[u32]| blocks.iter().map(|&blocks| u64::from(blocks)).sum::<u64>();
         let (wanted, due) = (sum(&self.claims), sum(&self.due));
         if wanted == due {
             self.said_wanted = 0;

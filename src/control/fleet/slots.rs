@@ -203,8 +203,7 @@ impl Fleet {
         true
     }
 
-    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones, and the
-    /// others together under a name of their own.
+    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones.
     pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
         let mut deeds = self.bank.deeds();
         for (index, slot) in (0..).zip(&self.slots) {

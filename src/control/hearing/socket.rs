@@ -1,5 +1,9 @@
 //! One of an engine's sockets: how far it is heard, and whether the same process is still behind it.
 
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::kvevents::{Counts, Reached, Settings};
 
 /// Processes say to the second when they began; none tells of its cache within so many.
@@ -25,6 +29,7 @@ pub(super) struct Socket {
     pub counts: Counts,
     /// Those of its connections before it was asked anew.
     pub earlier: Counts,
+    turned_away: Arc<AtomicU64>,
     pub reached: Vec<Reached>,
     /// Where it is.
     pub at: String,
@@ -72,7 +77,18 @@ impl Socket {
     /// It is asked on another connection.
     pub fn begin_anew(&mut self) {
         self.course = Course::Silent;
-        self.earlier.add(&std::mem::take(&mut self.counts));
+        self.earlier.add(&mem::take(&mut self.counts));
+    }
+
+    /// Those that are turned away are counted there from now on.
+    pub fn counts_strangers(&mut self, turned_away: Arc<AtomicU64>) {
+        let before = mem::replace(&mut self.turned_away, turned_away);
+        self.earlier.strangers += before.load(Ordering::Relaxed);
+    }
+
+    /// How many there were since, as of now.
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// Whether nothing is missing of what it said.

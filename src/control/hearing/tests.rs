@@ -1,6 +1,7 @@
 //! What an engine tells takes turns with what else there is to do, and what was counted stays counted.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -167,6 +168,13 @@ async fn why_an_engine_is_not_heard_is_said_once_and_of_a_few_strangers() {
     let said = hearing.inner().said_unheard.clone();
     assert_eq!(said[..3], [Some(ip(1)), None, Some(ip(2))]);
     assert_eq!(said.len(), KV_STRANGERS_MAX + 1);
+    // While there is no other news.
+    for connection in 1..3 {
+        let turned_away = Arc::default();
+        hearing.counts_strangers(0, &turned_away);
+        turned_away.fetch_add(5, Ordering::Relaxed);
+        assert_eq!(hearing.figures().counts.strangers, connection * 5);
+    }
 }
 
 /// What layers with windows hold does not say what a prompt finds: an engine that tells of no others is known from what
@@ -185,7 +193,7 @@ async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
         (inner.tells, inner.is_noted, inner.is_said_partial)
     };
     hearing.settle(false).await;
-    assert_eq!(state(), (Tells::All, true, false));
+    assert_eq!((state(), hearing.figures().came), ((Tells::All, true, false), 0.0));
     for _ in 0..2 {
         hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window")], 0))).await;
         hearing.settle(false).await;
@@ -194,7 +202,9 @@ async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
     hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window"), of(1, "full_attention")], 0))).await;
     hearing.settle(false).await;
     assert_eq!(state(), (Tells::All, true, true));
-    assert_eq!((hearing.figures().mirrored.groups, hearing.figures().blocks), (3, 1));
+    let Figures { mirrored, blocks, came, .. } = hearing.figures();
+    assert_eq!((mirrored.groups, blocks), (3, 1));
+    assert!(came > 1.6e9, "{came}");
 }
 
 /// One that ends a step or two.

@@ -1,6 +1,7 @@
 //! What became of reading the configuration anew, for metrics: a file that was refused, or waits for a restart, shows
 //! in no request.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
@@ -8,6 +9,7 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct Reloads {
     begun: AtomicU64,
+    under_way: Arc<AtomicU64>,
     /// The last one that ended was refused.
     refused: AtomicBool,
     /// When the configuration in use was read, in seconds since 1970.
@@ -21,6 +23,7 @@ impl Default for Reloads {
         // What the process began with was read just now.
         Reloads {
             begun: AtomicU64::new(0),
+            under_way: Arc::default(),
             refused: AtomicBool::new(false),
             read: AtomicU64::new(now()),
             restart: AtomicUsize::new(0),
@@ -29,8 +32,11 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    pub(super) fn begins(&self) {
+    /// One begins: it is under way until whoever waits for a disk or a name server on its behalf lets go of this.
+    pub(super) fn begins(&self) -> UnderWay {
         self.begun.fetch_add(1, Ordering::Relaxed);
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(&self.under_way))
     }
 
     pub(super) fn ended(&self, well: bool) {
@@ -49,6 +55,11 @@ impl Reloads {
         self.begun.load(Ordering::Relaxed)
     }
 
+    /// How many of these have not ended: where that lasts, what they wait for does not answer.
+    pub fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
     /// Whether the last one was taken.
     pub fn was_taken(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
@@ -62,6 +73,16 @@ impl Reloads {
     /// Keys that stay as they were until a restart.
     pub fn restart_wanted(&self) -> usize {
         self.restart.load(Ordering::Relaxed)
+    }
+}
+
+/// A reload that has not ended.
+#[derive(Debug)]
+pub(super) struct UnderWay(Arc<AtomicU64>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use tokio::task::spawn_blocking;
 
 use super::Keeper;
+use super::reloads::UnderWay;
 use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
 use crate::control::edit::{Edit, Edits, Refused, Since};
@@ -50,20 +51,25 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
-        self.reloads.begins();
-        let outcome = self.read_anew(source, &asked).await;
+        let under_way = self.reloads.begins();
+        let outcome = self.read_anew(source, &asked, under_way).await;
         self.reloads.ended(outcome.is_ok());
         outcome
     }
 
-    async fn read_anew(self: &Arc<Self>, source: &Arc<dyn Source>, asked: &Since) -> Result<Changes, String> {
+    async fn read_anew(
+        self: &Arc<Self>,
+        source: &Arc<dyn Source>,
+        asked: &Since,
+        under_way: UnderWay,
+    ) -> Result<Changes, String> {
         let alone = Arc::clone(&self.reading).lock_owned().await;
         let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
-        // gone.
+        // gone, and it is under way for as long.
         let (access, log) = (Arc::clone(&self.access), self.config().log.clone());
-        let reading = spawn_blocking(move || (read(&*from, &access, &log), alone));
-        let (read, _alone) = reading.await.map_err(|error| error.to_string())?;
+        let reading = spawn_blocking(move || (read(&*from, &access, &log), (under_way, alone)));
+        let (read, _kept) = reading.await.map_err(|error| error.to_string())?;
         let Read { config, keys, forms, access } = read?;
         forms.say();
         let read = Arc::new(config);
@@ -288,6 +294,34 @@ mod tests {
             reading.await.unwrap().unwrap();
             assert_eq!(keeper.config().upstream[0].drain, drains);
         }
+    }
+
+    /// Who asked for it may have left: the disk is waited for all the same.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reading_that_hangs_is_under_way() {
+        let keeper = keeper(config());
+        keeper.look_up().await;
+        let (disk, mut begun, answer) = Disk::new();
+        let source: Arc<dyn Source> = Arc::new(File(disk));
+        let reload = || {
+            let (keeper, source, asked) = (Arc::clone(&keeper), Arc::clone(&source), keeper.ask());
+            tokio::spawn(async move { keeper.reload(&source, asked).await })
+        };
+        let told = || (keeper.reloads().begun(), keeper.reloads().under_way());
+        assert_eq!(told(), (0, 0));
+        let left = reload();
+        begun.recv().await.unwrap();
+        left.abort();
+        assert!(left.await.unwrap_err().is_cancelled());
+        assert_eq!(told(), (1, 1));
+        let next = reload();
+        while told() != (2, 2) {
+            tokio::task::yield_now().await;
+        }
+        answer.send(()).unwrap();
+        answer.send(()).unwrap();
+        next.await.unwrap().unwrap();
+        assert_eq!(told(), (2, 0));
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -10,7 +10,7 @@ use super::slots::ByName;
 use super::{Collected, Family, Labels};
 use crate::control::endpoints;
 use crate::control::member::Member;
-use crate::counters::Compared;
+use crate::counters::{Compared, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::snapshot::Snapshot;
 
@@ -45,15 +45,39 @@ impl Collected {
                 family.counter(vec![("endpoint", &member.name)], count(member))?;
             }
         }
-        let help = "Requests that failed by their endpoint's fault";
-        let mut family = Family::new(out, "endpoint_faults", help, MetricType::Counter)?;
-        for member in fleet.members() {
-            family.counter(vec![("endpoint", &member.name)], deeds.of(&member.name).faults)?;
+        let done: [(&str, &str, fn(&Deeds) -> u64); 2] = [
+            ("endpoint_faults", "Requests that failed by their endpoint's fault", |deeds| deeds.faults),
+            ("endpoint_connect_failures", "Connects of requests to an endpoint that failed", |deeds| {
+                deeds.connect_failures
+            }),
+        ];
+        for (name, help, count) in done {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for member in fleet.members() {
+                family.counter(vec![("endpoint", &member.name)], count(deeds.of(&member.name)))?;
+            }
         }
         let help = "1 where what the engine serves could not be read when it was asked last";
         let mut family = Family::new(out, "endpoint_models_unread", help, MetricType::Gauge)?;
         for member in fleet.members() {
             family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
+        }
+        Ok(())
+    }
+
+    /// How full the index is, where there is one.
+    pub(super) fn index(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let Some(fill) = self.0.keeper.fleet().caches.fill() else { return Ok(()) };
+        for (name, help, blocks) in [
+            ("index_blocks", "Blocks of prompts that are noted in the index, of all engines together", fill.held),
+            ("index_blocks_wanted", "Blocks that engines' caches have room for", fill.wanted),
+            (
+                "index_blocks_due",
+                "Blocks that engines have in the index of those wanted: where they are fewer, index_bytes is too little",
+                fill.due,
+            ),
+        ] {
+            Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], blocks as f64)?;
         }
         Ok(())
     }
@@ -65,7 +89,7 @@ impl Collected {
         let current: HashSet<EndpointId> =
             self.0.keeper.fleet().members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
         let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
-        let figures: [(&str, &str, Figure); 8] = [
+        let figures: [(&str, &str, Figure); 6] = [
             (
                 "endpoint_foreign",
                 "Load that is not ours, where the engine tells its own: running and waiting beyond ours",
@@ -78,18 +102,30 @@ impl Collected {
             ("engine_waiting", "Requests waiting, as the engine reports", |e| e.engine.waiting.map(f64::from)),
             ("engine_kv_use_ratio", "KV cache in use, 0 to 1", |e| e.engine.kv_use.map(f64::from)),
             ("engine_kv_capacity_tokens", "KV cache capacity", |e| e.engine.kv_capacity_tokens.map(|n| n as f64)),
-            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
-                e.engine.prefix_queries_total.map(|n| n as f64)
-            }),
-            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
-                e.engine.prefix_hits_total.map(|n| n as f64)
-            }),
         ];
         for (name, help, figure) in figures {
             let mut family = Family::new(out, name, help, MetricType::Gauge)?;
             for endpoint in all() {
                 if let Some(value) = figure(endpoint) {
                     family.gauge(of(endpoint), value)?;
+                }
+            }
+        }
+        // They begin anew with the engine, as counters may.
+        type Total = fn(&Endpoint) -> Option<u64>;
+        let totals: [(&str, &str, Total); 2] = [
+            ("engine_prefix_queries_tokens", "Prompt tokens looked up in the engine's prefix cache", |e| {
+                e.engine.prefix_queries_total
+            }),
+            ("engine_prefix_hits_tokens", "Prompt tokens found in the engine's prefix cache", |e| {
+                e.engine.prefix_hits_total
+            }),
+        ];
+        for (name, help, total) in totals {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for endpoint in all() {
+                if let Some(value) = total(endpoint) {
+                    family.counter(of(endpoint), value)?;
                 }
             }
         }

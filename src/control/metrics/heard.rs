@@ -9,14 +9,20 @@ use super::{Collected, Family};
 use crate::control::hearing::Figures;
 
 type Count = fn(&Figures) -> u64;
+type Figure = fn(&Figures) -> Option<f64>;
 
 impl Collected {
     pub(super) fn heard(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let heard = self.0.keeper.heard();
-        let counts: [(&str, &str, Count); 9] = [
+        let counts: [(&str, &str, Count); 10] = [
             ("kv_events_connections", "Connections to what an engine publishes, handshake done", |f| {
                 f.counts.connected
             }),
+            (
+                "kv_events_strangers",
+                "Others than the engine that came to where it is waited for, or were met there, and were turned away",
+                |f| f.counts.strangers,
+            ),
             ("kv_events_batches", "Batches of events applied, replayed ones among them", |f| f.counts.batches),
             ("kv_events_replayed", "Batches that came by a replay", |f| f.counts.replayed),
             ("kv_events_holes", "Messages found missing before another", |f| f.counts.holes),
@@ -56,21 +62,29 @@ impl Collected {
                 family.counter(vec![("endpoint", endpoint), ("what", what)], count(figures))?;
             }
         }
-        let help = "KV blocks of the engine that are known by name";
-        let mut family = Family::new(out, "kv_blocks", help, MetricType::Gauge)?;
-        for (endpoint, figures) in &heard {
-            family.gauge(vec![("endpoint", endpoint)], figures.blocks as f64)?;
+        let gauges: [(&str, &str, Figure); 4] = [
+            ("kv_blocks", "KV blocks of the engine that are known by name", |f| Some(f.blocks as f64)),
+            ("kv_bytes_max", "Most memory for what is kept of the engine beside the index", |f| {
+                Some(f.bytes_max as f64)
+            }),
+            ("kv_events_lag_seconds", "From the engine's clock to ours at its last batch", |f| Some(f.lag_seconds)),
+            ("kv_events_last_timestamp_seconds", "When the last batch came, since 1970 by our clock", |f| {
+                Some(f.came).filter(|came| *came > 0.0)
+            }),
+        ];
+        for (name, help, figure) in gauges {
+            let mut family = Family::new(out, name, help, MetricType::Gauge)?;
+            for (endpoint, figures) in &heard {
+                if let Some(value) = figure(figures) {
+                    family.gauge(vec![("endpoint", endpoint)], value)?;
+                }
+            }
         }
-        let help = "Most memory for what is kept of the engine beside the index";
-        let mut family = Family::new(out, "kv_bytes_max", help, MetricType::Gauge)?;
-        for (endpoint, figures) in &heard {
-            family.gauge(vec![("endpoint", endpoint)], figures.bytes_max as f64)?;
-        }
-        let help = "From the engine's clock to ours at its last batch";
-        let mut family = Family::new(out, "kv_events_lag_seconds", help, MetricType::Gauge)?;
-        for (endpoint, figures) in &heard {
-            family.gauge(vec![("endpoint", endpoint)], figures.lag_seconds)?;
-        }
+        Ok(())
+    }
+
+    /// What of chats with tools is written as engines do.
+    pub(super) fn toolsets(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let (known, followed) = self.0.keeper.fleet().forms().toolsets();
         let help = "Sets of tools that were met again, by whether chats with them are written as their engine does";
         let mut family = Family::new(out, "toolsets", help, MetricType::Gauge)?;

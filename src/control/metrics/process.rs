@@ -7,7 +7,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::admin::State;
-use crate::control::stalls;
+use crate::control::{stalls, upgrade};
 use crate::counters::stats::Gauge;
 use crate::scan;
 use crate::snapshot::Snapshot;
@@ -23,12 +23,12 @@ impl Collected {
         let help = "How late control's thread woke at worst in the last 10 to 20 s";
         Family::new(out, "control_late_seconds", help, MetricType::Gauge)?
             .gauge(vec![], stalls::late().as_secs_f64())?;
-        let draining = f64::from(u8::from(process.draining()));
-        Family::new(out, "draining", "1 while no new connections are taken", MetricType::Gauge)?
-            .gauge(vec![], draining)?;
+        let draining = f64::from(u8::from(process.leaving() || process.draining()));
+        let help = "1 since the front was told to end, or another process is in its place: no new connections are taken, or none behind drain_delay_ms";
+        Family::new(out, "draining", help, MetricType::Gauge)?.gauge(vec![], draining)?;
         let epoch = snapshot.epoch as f64;
-        Family::new(out, "snapshot_epoch", "Publications of the fleet so far", MetricType::Gauge)?
-            .gauge(vec![], epoch)?;
+        let help = "The number of the fleet's last publication, as /endpoints has it";
+        Family::new(out, "snapshot_epoch", help, MetricType::Gauge)?.gauge(vec![], epoch)?;
         let mut family = Family::new(out, "shard_driver", "How each shard moves bytes", MetricType::Gauge)?;
         for (index, shard) in process.shards().iter().enumerate() {
             let (index, driver) = (index.to_string(), shard.driver().as_str());
@@ -74,6 +74,7 @@ impl Collected {
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }
+
     /// By the names that Prometheus and its like have for their own.
     pub(super) fn configuration(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let reloads = self.0.keeper.reloads();
@@ -86,6 +87,11 @@ impl Collected {
                 reloads.read() as f64,
             ),
             (
+                "config_reloads_under_way",
+                "Readings of the configuration that have not ended: where that lasts, a disk or a name server does not answer",
+                reloads.under_way() as f64,
+            ),
+            (
                 "config_restart_wanted",
                 "Keys of the configuration that stay as they were until a restart",
                 reloads.restart_wanted() as f64,
@@ -93,6 +99,9 @@ impl Collected {
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
         }
-        Ok(())
+        let help = "Times that the configuration was to be read anew";
+        Family::new(out, "config_reloads", help, MetricType::Counter)?.counter(vec![], reloads.begun())?;
+        let help = "Times that another process was to take this one's place (SIGUSR2), and none did";
+        Family::new(out, "upgrade_failures", help, MetricType::Counter)?.counter(vec![], upgrade::failures())
     }
 }

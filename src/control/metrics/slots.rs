@@ -44,7 +44,7 @@ impl Collected {
         snapshot: &Snapshot,
         deeds: &ByName,
     ) -> Result<(), Error> {
-        let help = "Finished requests, without those that pages of the front's own answered; status 0: the client left, or the front ended, before one was sent";
+        let help = "Finished requests, without those that pages of the front's own answered; status 0: the client left, or the front ended, before one was sent; of engines that left, the last 64 are shown";
         let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
         // Rows that get the same labels, such as those of pools without one, are one series.
         let mut sums = BTreeMap::new();
@@ -82,7 +82,11 @@ impl Collected {
             family.gauge(vec![("endpoint", endpoint)], tokens as f64)?;
         }
         let sent: [(&str, &str, Count); 2] = [
-            ("endpoint_prompt_tokens", "Prompt tokens sent with a prediction, estimated", |sent| sent.tokens),
+            (
+                "endpoint_prompt_tokens",
+                "Prompt tokens that it was chosen for with a prediction, estimated, also where no connection came of it; a stranger's once they are let in",
+                |sent| sent.tokens,
+            ),
             ("endpoint_prompt_tokens_held", "Of these, thought to be in its cache when it was chosen", |sent| {
                 sent.held
             }),
