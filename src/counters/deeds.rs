@@ -113,7 +113,7 @@ impl Counted {
             sent: self.counters.predictions().sent_in_all(slot),
             compared: Method::ALL.map(|method| self.counters.predictions().compared(slot, method)),
             faults: self.counters.outcomes().read(slot).faults.into(),
-            connect_failures: self.counters.connect_failures(slot).into(),
+            connect_failures: self.counters.outcomes.connect_failures(slot).into(),
             first_tokens: self.stats.first_tokens(slot),
         }
     }
