@@ -12,13 +12,13 @@ use super::forms::Forms;
 use super::health::{Failure, How, Turn};
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
-use super::reload::session_headers;
 use super::saved::Saved;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
+use following::session_headers;
 use slots::Slot;
 
 /// In how many steps a slow start goes on, and the longest pause between two.
@@ -286,6 +286,7 @@ impl Fleet {
 }
 
 mod events;
+mod following;
 mod readings;
 mod slots;
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl Fleet {
     }
 
     /// Of engines that are not configured any more nothing is kept.
-    pub(in crate::control) fn forget_strangers(&mut self) {
+    pub(super) fn forget_strangers(&mut self) {
         let Fleet { remembered, members, .. } = self;
         remembered.retain(|name| members.iter().any(|member| &*member.name == name));
     }

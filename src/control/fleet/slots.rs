@@ -136,7 +136,7 @@ impl Fleet {
     }
 
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.
-    pub(in crate::control) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
+    pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
         let endpoint = Endpoint { health: Health::Draining, ..endpoint };
@@ -215,7 +215,7 @@ impl Fleet {
         deeds
     }
 
-    pub(in crate::control) fn forget_the_gone(&mut self) {
+    pub(super) fn forget_the_gone(&mut self) {
         let members = self.members.iter().map(|member| &member.name);
         let here: HashSet<&Arc<str>> =
             members.chain(self.slots.iter().filter_map(|slot| slot.tenant.as_ref())).collect();

@@ -51,12 +51,12 @@ impl Keeper {
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
         self.reloads.begins();
-        let outcome = self.read_anew(source, &asked).await;
+        let outcome = self.read_and_take(source, &asked).await;
         self.reloads.ended(outcome.is_ok());
         outcome
     }
 
-    async fn read_anew(self: &Arc<Self>, source: &Arc<dyn Source>, asked: &Since) -> Result<Changes, String> {
+    async fn read_and_take(self: &Arc<Self>, source: &Arc<dyn Source>, asked: &Since) -> Result<Changes, String> {
         let alone = Arc::clone(&self.reading).lock_owned().await;
         let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
