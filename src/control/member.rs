@@ -93,7 +93,7 @@ pub struct Tenancy {
     /// How often the index was told that its cache is empty.
     pub emptied: u64,
     /// What an earlier process of ours knew of what it tells, until that is used.
-    pub told: Arc<Mutex<Option<Heard>>>,
+    pub remembered: Arc<Mutex<Option<Heard>>>,
     /// What is noted of its cache.
     pub unit: Unit,
     /// Whether it has said what it is.

@@ -107,7 +107,7 @@ impl Fleet {
             turnover: Turnover::default(),
             truth: Truth::new(now),
             emptied: 0,
-            told: Arc::default(),
+            remembered: Arc::default(),
             unit: Unit::default(),
             is_known: false,
             began: None,
