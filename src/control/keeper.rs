@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
-use super::edit::Edits;
 use super::fleet::{Fleet, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
@@ -37,8 +36,8 @@ use crate::fleet::EndpointId;
 use crate::publish::Published;
 use caches::{Hearings, Saving};
 use doors::Doors;
-use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
+use taking::Taking;
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -49,25 +48,13 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
-    /// The configuration as it was read last, without edits.
-    read: ArcSwap<Config>,
-    /// What the process was started with: some of it lasts until it ends.
-    started: Arc<Config>,
+    /// How another one comes in its place.
+    taking: Taking,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
     stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
-    reloads: Reloads,
-    edits: Arc<Edits>,
-    /// Held by who is changing the configuration.
-    changing: tokio::sync::Mutex<()>,
-    /// Held by who reads it, for as long as disks take.
-    reading: Arc<tokio::sync::Mutex<()>>,
-    /// Another configuration was read, and is in use.
-    taken: Notify,
-    /// The same of the key of an engine that is added.
-    adding: Arc<tokio::sync::Mutex<()>>,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -95,19 +82,12 @@ impl Keeper {
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(Arc::clone(&config)),
-            read: ArcSwap::from(Arc::clone(&config)),
-            started: config,
+            taking: Taking::new(config),
             fleet: Mutex::new(fleet),
             counters,
             stats,
             published,
             changed: Notify::new(),
-            reloads: Reloads::default(),
-            edits: Arc::default(),
-            changing: tokio::sync::Mutex::default(),
-            reading: Arc::default(),
-            taken: Notify::new(),
-            adding: Arc::default(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
@@ -151,11 +131,6 @@ impl Keeper {
         }
         drop(watches);
         self.listen();
-    }
-
-    /// What became of reading the configuration anew.
-    pub fn reloads(&self) -> &Reloads {
-        &self.reloads
     }
 
     /// The fleet, for as long as the guard lives; never held over an await.

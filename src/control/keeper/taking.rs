@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::Keeper;
+use super::reloads::Reloads;
 use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
 use crate::control::edit::{Edit, Edits, Refused, Since};
@@ -20,10 +23,54 @@ use crate::exchange::Rules;
 /// The engines' keys, by place.
 type Keys = Vec<Option<Arc<str>>>;
 
-/// What files say.
+/// What it takes to put another configuration, or an edited one, in the place of the one in use.
+#[derive(Debug)]
+pub(super) struct Taking {
+    /// What the process was started with: some of it lasts until it ends.
+    started: Arc<Config>,
+    /// The configuration as it was read last, without edits.
+    read: ArcSwap<Config>,
+    /// Held by who puts another configuration in the place of the one in use, from the look at that until it is
+    /// replaced. Behind it waits nobody for a disk.
+    changing: tokio::sync::Mutex<()>,
+    /// Held by who reads the configuration and its files, for as long as disks take, and on until that is in use: who
+    /// asked first is taken first.
+    reading: Arc<tokio::sync::Mutex<()>>,
+    /// Held by who reads the key of an engine that is added, for as long as a disk takes, and no longer.
+    reading_key: Arc<tokio::sync::Mutex<()>>,
+    /// Rung when another configuration was read, and is in use.
+    taken: Notify,
+    /// Those that readings under way are to outlast.
+    edits: Arc<Edits>,
+    /// What became of readings.
+    reloads: Reloads,
+}
+
+impl Taking {
+    /// By a process that was started with this.
+    pub(super) fn new(started: Arc<Config>) -> Taking {
+        Taking {
+            read: ArcSwap::from(Arc::clone(&started)),
+            started,
+            changing: tokio::sync::Mutex::default(),
+            reading: Arc::default(),
+            reading_key: Arc::default(),
+            taken: Notify::new(),
+            edits: Arc::default(),
+            reloads: Reloads::default(),
+        }
+    }
+}
+
+/// What a reading has brought.
 struct Read {
     config: Config,
     keys: Keys,
+    files: FromFiles,
+}
+
+/// What else files say that the configuration names.
+struct FromFiles {
     forms: Forms,
     /// Where the access log goes, if that is another place.
     access: Option<Prepared>,
@@ -36,13 +83,18 @@ fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, S
     let forms = Forms::read(&config)?;
     let told = |log: &Log| (log.access.clone(), log.access_format, log.receipts);
     let access = (told(before) != told(&config.log)).then(|| access.prepare(&config.log)).transpose()?;
-    Ok(Read { config, keys, forms, access })
+    Ok(Read { config, keys, files: FromFiles { forms, access } })
 }
 
 impl Keeper {
     /// Somebody asks for the configuration to be read: what is changed by hand from now on outlasts that.
     pub fn ask(&self) -> Since {
-        Edits::ask(&self.edits)
+        Edits::ask(&self.taking.edits)
+    }
+
+    /// What became of reading the configuration anew.
+    pub fn reloads(&self) -> &Reloads {
+        &self.taking.reloads
     }
 
     /// Takes the configuration that `source` has now, if there is nothing wrong with it.
@@ -50,31 +102,31 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
-        self.reloads.begins();
+        self.taking.reloads.begins();
         let outcome = self.read_and_take(source, &asked).await;
-        self.reloads.ended(outcome.is_ok());
+        self.taking.reloads.ended(outcome.is_ok());
         outcome
     }
 
     async fn read_and_take(self: &Arc<Self>, source: &Arc<dyn Source>, asked: &Since) -> Result<Changes, String> {
-        let alone = Arc::clone(&self.reading).lock_owned().await;
+        let alone = Arc::clone(&self.taking.reading).lock_owned().await;
         let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
         // gone.
         let (access, log) = (Arc::clone(&self.access), self.config().log.clone());
         let reading = spawn_blocking(move || (read(&*from, &access, &log), alone));
         let (read, _alone) = reading.await.map_err(|error| error.to_string())?;
-        let Read { config, keys, forms, access } = read?;
-        forms.say();
+        let Read { config, keys, files } = read?;
+        files.forms.say();
         let read = Arc::new(config);
-        let _changing = self.changing.lock().await;
+        let _changing = self.taking.changing.lock().await;
         let (config, keys) = self.edited_since(asked, &read, &keys);
-        let changes = self.take(config, keys, Some((forms, access))).await?;
+        let changes = self.take(config, keys, Some(files)).await?;
         asked.taken();
         // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
         source.in_use(&read);
-        self.read.store(read);
-        self.taken.notify_one();
+        self.taking.read.store(read);
+        self.taking.taken.notify_one();
         Ok(changes)
     }
 
@@ -82,8 +134,8 @@ impl Keeper {
     /// taken meanwhile it looks at the last one alone.
     pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
         loop {
-            self.taken.notified().await;
-            let (read, source) = (self.read.load_full(), Arc::clone(&source));
+            self.taking.taken.notified().await;
+            let (read, source) = (self.taking.read.load_full(), Arc::clone(&source));
             let _ = spawn_blocking(move || source.say_wanting(&read)).await;
         }
     }
@@ -115,13 +167,13 @@ impl Keeper {
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
         // Before others have to wait for this one.
         let key = self.added_key(edit).await?;
-        let _alone = self.changing.lock().await;
+        let _alone = self.taking.changing.lock().await;
         let mut config = (*self.config()).clone();
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
         let keys = reload::known_keys(&config, self.fleet().members(), key.as_ref());
         let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
-        self.edits.note(edit);
+        self.taking.edits.note(edit);
         Ok(changes)
     }
 
@@ -132,23 +184,23 @@ impl Keeper {
             Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}
             _ => return Ok(None),
         }
-        let alone = Arc::clone(&self.adding).lock_owned().await;
-        let (edit, read) = (edit.clone(), self.read.load_full());
+        let alone = Arc::clone(&self.taking.reading_key).lock_owned().await;
+        let (edit, read) = (edit.clone(), self.taking.read.load_full());
         let reading = spawn_blocking(move || (edit.key(&read.upstream), alone));
         let (key, _alone) = reading.await.map_err(|error| Refused::Wrong(error.to_string()))?;
         key
     }
 
-    /// `read`: what else files say and lead to; without them all that stays as it is.
+    /// Without `files` all that they say stays as it is.
     async fn take(
         self: &Arc<Self>,
         config: Arc<Config>,
         keys: Keys,
-        read: Option<(Forms, Option<Prepared>)>,
+        files: Option<FromFiles>,
     ) -> Result<Changes, String> {
         let before = self.config();
-        let (forms, access) = read.map_or((None, None), |(forms, access)| (Some(forms), access));
-        let mut changes = Changes::between(&before, &config, &self.started);
+        let (forms, access) = files.map(|FromFiles { forms, access }| (forms, access)).unzip();
+        let mut changes = Changes::between(&before, &config, &self.taking.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
@@ -163,9 +215,9 @@ impl Keeper {
             return Err("name servers know none of the engines".into());
         }
         let forms = match forms {
-            Some(mut read) => {
-                self.outdated().extend(read.keep(&fleet.forms));
-                Arc::new(read)
+            Some(mut forms) => {
+                self.outdated().extend(forms.keep(&fleet.forms));
+                Arc::new(forms)
             }
             None => Arc::clone(&fleet.forms),
         };
@@ -173,7 +225,7 @@ impl Keeper {
             fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
         changes.restart.extend(fleet.waits_for_restart());
-        self.reloads.wait_for_restart(changes.restart.len());
+        self.taking.reloads.wait_for_restart(changes.restart.len());
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {
@@ -189,7 +241,7 @@ impl Keeper {
         }
         drop(fleet);
         self.config.store(Arc::clone(&config));
-        if let Some(access) = access {
+        if let Some(access) = access.flatten() {
             self.access.take(access);
         }
         self.published.publish_rules(Rules::from(&*config));
