@@ -10,6 +10,7 @@ use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
 use super::health::{Failure, How, Turn};
+use super::keys::Keys;
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
 use super::saved::Saved;
@@ -52,9 +53,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place, `forms` those of
-    /// its pools.
-    pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>, forms: Arc<Forms>) -> Fleet {
+    /// The engines of `config`, none of them resolved; `keys` are theirs, `forms` those of its pools.
+    pub fn new(config: Arc<Config>, keys: Keys, forms: Arc<Forms>) -> Fleet {
         let mut fleet = Fleet {
             members: Vec::new(),
             places: 0,

@@ -12,9 +12,8 @@ use tokio::sync::Notify;
 
 use super::edit::Since;
 use super::keeper::Keeper;
-use super::member::Member;
-use super::{Setup, key, service};
-use crate::config::{Config, Upstream};
+use super::{Setup, service};
+use crate::config::Config;
 
 /// Where configurations come from, and what else is to follow them.
 pub trait Source: Debug + Send + Sync {
@@ -166,24 +165,4 @@ pub(super) async fn reload_and_say(
         Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),
     }
     outcome
-}
-
-/// The keys of all engines, by place.
-///
-/// # Errors
-/// A key that cannot be used, in words.
-pub fn keys(config: &Config) -> Result<Vec<Option<Arc<str>>>, String> {
-    config.upstream.iter().map(|upstream| key(upstream).map_err(|error| error.to_string())).collect()
-}
-
-/// The same where engines that stay keep the keys that are known, and one that is new has `added`.
-pub fn known_keys(config: &Config, known: &[Member], added: Option<&Arc<str>>) -> Vec<Option<Arc<str>>> {
-    let key_of = |upstream: &Upstream| {
-        let same = |member: &&Member| {
-            member.upstream.is_same(upstream) && member.upstream.api_key_file == upstream.api_key_file
-        };
-        let known = known.iter().find(same).map(|member| member.key.clone());
-        known.unwrap_or_else(|| added.cloned())
-    };
-    config.upstream.iter().map(key_of).collect()
 }

@@ -8,6 +8,7 @@ use super::Fleet;
 use crate::config::{Config, Upstream};
 use crate::control::answer;
 use crate::control::forms::Forms;
+use crate::control::keys::Keys;
 use crate::control::member::Member;
 
 impl Fleet {
@@ -22,7 +23,7 @@ impl Fleet {
     pub fn reconfigure(
         &mut self,
         config: Arc<Config>,
-        keys: Vec<Option<Arc<str>>>,
+        keys: Keys,
         forms: Arc<Forms>,
         now: Instant,
     ) -> (Vec<String>, Vec<String>) {
@@ -42,7 +43,7 @@ impl Fleet {
     }
 
     /// Has the members be those of the configuration, in its order.
-    pub(super) fn follow(&mut self, keys: Vec<Option<Arc<str>>>, now: Instant) -> (Vec<String>, Vec<String>) {
+    pub(super) fn follow(&mut self, keys: Keys, now: Instant) -> (Vec<String>, Vec<String>) {
         let config = Arc::clone(&self.config);
         let mut before = std::mem::take(&mut self.members);
         let mut added = Vec::new();

@@ -15,13 +15,11 @@ use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
 use crate::control::edit::{Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
+use crate::control::keys::{self, Keys};
 use crate::control::member::Member;
-use crate::control::reload::{self, Changes, Source};
+use crate::control::reload::{Changes, Source};
 use crate::control::{acquaintance, names};
 use crate::exchange::Rules;
-
-/// The engines' keys, by place.
-type Keys = Vec<Option<Arc<str>>>;
 
 /// What it takes to put another configuration, or an edited one, in the place of the one in use.
 #[derive(Debug)]
@@ -31,7 +29,7 @@ pub(super) struct Taking {
     /// The configuration as it was read last, without edits.
     read: ArcSwap<Config>,
     /// Held by who puts another configuration in the place of the one in use, from the look at that until it is
-    /// replaced. Behind it waits nobody for a disk.
+    /// replaced; nobody who holds it waits for a disk.
     changing: tokio::sync::Mutex<()>,
     /// Held by who reads the configuration and its files, for as long as disks take, and on until that is in use: who
     /// asked first is taken first.
@@ -79,7 +77,7 @@ struct FromFiles {
 /// For a thread of its own: disks may not answer.
 fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, String> {
     let config = source.load()?;
-    let keys = reload::keys(&config)?;
+    let keys = keys::of_all(&config).map_err(|error| error.to_string())?;
     let forms = Forms::read(&config)?;
     let told = |log: &Log| (log.access.clone(), log.access_format, log.receipts);
     let access = (told(before) != told(&config.log)).then(|| access.prepare(&config.log)).transpose()?;
@@ -147,15 +145,7 @@ impl Keeper {
         asked.redo(&mut upstreams, |upstreams| with(upstreams).is_some());
         let edited = with(&upstreams).filter(|edited| edited.upstream != read.upstream);
         let Some(edited) = edited else { return (Arc::clone(read), keys.clone()) };
-        let fleet = self.fleet();
-        let key_of = |upstream: &Upstream| {
-            let is_same = |other: &Upstream| other.is_same(upstream) && other.api_key_file == upstream.api_key_file;
-            let mut read = read.upstream.iter().zip(keys);
-            let key = read.find(|(read, _)| is_same(read)).map(|(_, key)| key);
-            let added = || fleet.members().iter().find(|member| is_same(&member.upstream));
-            key.or_else(|| added().map(|member| &member.key)).cloned().flatten()
-        };
-        let keys = edited.upstream.iter().map(key_of).collect();
+        let keys = keys::edited(&edited, read, keys, self.fleet().members());
         (Arc::new(edited), keys)
     }
 
@@ -171,7 +161,7 @@ impl Keeper {
         let mut config = (*self.config()).clone();
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
-        let keys = reload::known_keys(&config, self.fleet().members(), key.as_ref());
+        let keys = keys::known(&config, self.fleet().members(), key.as_ref());
         let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
         self.taking.edits.note(edit);
         Ok(changes)
@@ -186,7 +176,7 @@ impl Keeper {
         }
         let alone = Arc::clone(&self.taking.reading_key).lock_owned().await;
         let (edit, read) = (edit.clone(), self.taking.read.load_full());
-        let reading = spawn_blocking(move || (edit.key(&read.upstream), alone));
+        let reading = spawn_blocking(move || (keys::of_added(&edit, &read.upstream), alone));
         let (key, _alone) = reading.await.map_err(|error| Refused::Wrong(error.to_string()))?;
         key
     }
@@ -199,7 +189,7 @@ impl Keeper {
         files: Option<FromFiles>,
     ) -> Result<Changes, String> {
         let before = self.config();
-        let (forms, access) = files.map(|FromFiles { forms, access }| (forms, access)).unzip();
+        let (forms, access) = files.map_or((None, None), |files| (Some(files.forms), files.access));
         let mut changes = Changes::between(&before, &config, &self.taking.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
@@ -241,7 +231,7 @@ impl Keeper {
         }
         drop(fleet);
         self.config.store(Arc::clone(&config));
-        if let Some(access) = access.flatten() {
+        if let Some(access) = access {
             self.access.take(access);
         }
         self.published.publish_rules(Rules::from(&*config));
