@@ -132,10 +132,10 @@ impl Fleet {
             tenancy.was_silent = Some(now);
             member.models_doubted |= member.models.is_some();
             let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
-            if says_nothing && refused_before && tenancy.processes.are_joined(None, None, now) {
-                self.starts_anew(place, id, tokens, now);
+            if says_nothing && refused_before && tenancy.processes.join(None, None, now) {
+                self.begin_anew(place, id, tokens, now);
             } else if says_nothing {
-                self.is_emptied(place, id, tokens, now);
+                self.empty_cache(place, id, tokens, now);
             }
         }
         // A name with several addresses: the engine may listen on another one.
@@ -235,7 +235,7 @@ impl Fleet {
         let pause = Duration::from_millis(rules.slow_start_ms / STEPS).min(STEP_MAX);
         let waits = self.stepped.is_some_and(|at| now.saturating_duration_since(at) < pause);
         let tenancies = self.members.iter_mut().filter_map(|member| member.now.as_mut());
-        let mut starting = tenancies.filter(|tenancy| tenancy.course.starts_slowly()).peekable();
+        let mut starting = tenancies.filter(|tenancy| tenancy.course.is_starting_slowly()).peekable();
         if waits || starting.peek().is_none() {
             return false;
         }

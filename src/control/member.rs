@@ -132,7 +132,7 @@ pub struct Processes {
 impl Processes {
     /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one
     /// that is back.
-    pub fn are_joined(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
+    pub fn join(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
         let Some(began) = began.filter(|began| before != Some(*began)) else {
             let renewed = self.renewed.replace(now);
             return renewed.is_none_or(|renewed| now.saturating_duration_since(renewed) >= BY_TURNS);

@@ -91,7 +91,7 @@ struct Next {
 }
 
 impl Next {
-    fn is(&self, asked: Since) {
+    fn ask_for(&self, asked: Since) {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
         self.bell.notify_one();
     }
@@ -118,7 +118,7 @@ pub(super) async fn on_hangup(mut hangup: Signal, setup: Setup, keeper: Arc<Keep
         if setup.process.has_heir() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
         } else {
-            next.is(keeper.ask());
+            next.ask_for(keeper.ask());
         }
     }
 }

@@ -151,16 +151,16 @@ impl Fleet {
     }
 
     /// Another process answers there: its cache is empty, and nothing wrong is known of it, nor of what requests came to.
-    pub(super) fn starts_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
+    pub(super) fn begin_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
         let config = Arc::clone(&self.config);
         if let Some(tenancy) = self.tenancy(place, id) {
-            tenancy.course.starts_anew(&config.health, now);
+            tenancy.course.begin_anew(&config.health, now);
         }
-        self.is_emptied(place, id, tokens, now);
+        self.empty_cache(place, id, tokens, now);
     }
 
     /// Its cache is empty, or may be, and nothing wrong is known of it. `tokens`: how many it holds.
-    pub(super) fn is_emptied(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
+    pub(super) fn empty_cache(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
         let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.truth.restarted(now);

@@ -41,8 +41,8 @@ pub(super) struct Leaving {
 impl Fleet {
     /// Gives a member an endpoint at one of its addresses, unless it is at one of them.
     pub(super) fn seat(&mut self, at: usize, now: Instant) -> bool {
-        let Some(address) = self.is_to_be_at(at) else { return false };
-        if self.makes_room(at, now) {
+        let Some(address) = self.next_address(at) else { return false };
+        if self.make_room(at, now) {
             return true;
         }
         let member = &self.members[at];
@@ -57,7 +57,7 @@ impl Fleet {
 
     /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
     /// would be asked for ever where it no longer is.
-    fn makes_room(&mut self, at: usize, now: Instant) -> bool {
+    fn make_room(&mut self, at: usize, now: Instant) -> bool {
         let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
         let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
         else {
@@ -81,7 +81,7 @@ impl Fleet {
 
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than
     /// engines move.
-    fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
+    fn next_address(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
         let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
         member.addresses.first().copied().filter(|_| !stays)
@@ -195,7 +195,7 @@ impl Fleet {
         // An address that was found once, such as one that is configured, is not found again: who had no slot for it
         // then has one now, as far as they last.
         for at in 0..self.members.len() {
-            if self.is_to_be_at(at).is_some() && !self.seat(at, now) {
+            if self.next_address(at).is_some() && !self.seat(at, now) {
                 break;
             }
         }
