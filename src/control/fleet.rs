@@ -1,6 +1,19 @@
 //! The fleet as control keeps it, and the snapshots made of it. No I/O and no clock of its own: probes,
 //! scrapes and look-ups report here, `now` is an argument.
 
+// Whom to listen to, and what of that outlasts this process.
+mod events;
+// Another configuration's engines.
+mod following;
+// What engines serve.
+mod learnt;
+// What their metrics say.
+mod readings;
+// Who has which place in the shards' tables.
+mod slots;
+// What came of predictions, and caches that are empty.
+mod truth;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,15 +44,15 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 /// Everything control knows of its engines.
 #[derive(Debug)]
 pub struct Fleet {
-    pub(super) config: Arc<Config>,
+    config: Arc<Config>,
     pub(super) members: Vec<Member>,
     /// Places given out so far.
-    pub(super) places: usize,
+    places: usize,
     slots: Vec<Slot>,
     pub(super) bank: Bank,
     pub(super) pools: Pools,
-    pub(super) answer: ModelsAnswer,
-    pub(super) epoch: u64,
+    answer: ModelsAnswer,
+    epoch: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
     /// When readings were last looked at.
@@ -48,8 +61,8 @@ pub struct Fleet {
     pub(super) forms: Arc<Forms>,
     /// What an earlier process of ours knew of engines that have not said yet which processes they are.
     remembered: Saved,
-    pub(super) plan: Arc<Plan>,
-    pub(super) session_headers: Arc<[Box<str>]>,
+    plan: Arc<Plan>,
+    session_headers: Arc<[Box<str>]>,
 }
 
 impl Fleet {
@@ -285,9 +298,5 @@ impl Fleet {
     }
 }
 
-mod events;
-mod following;
-mod readings;
-mod slots;
 #[cfg(test)]
 mod tests;

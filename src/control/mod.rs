@@ -4,7 +4,6 @@
 mod access;
 mod acquaintance;
 mod admin;
-mod answer;
 mod answers;
 mod bank;
 mod caches;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::Fleet;
 use crate::config::{Config, Upstream};
-use crate::control::answer;
 use crate::control::forms::Forms;
 use crate::control::keys::Keys;
 use crate::control::member::Member;
+use crate::control::models;
 
 impl Fleet {
     /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
@@ -71,7 +71,7 @@ impl Fleet {
         self.forget_the_gone();
         self.forget_strangers();
         self.pools.membership_changed();
-        self.answer = answer::of(&self.members);
+        self.answer = models::merged(&self.members);
         (added, removed)
     }
 

@@ -83,7 +83,7 @@ impl Fleet {
     }
 
     /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
-    pub(in crate::control) fn size_caches(&mut self) {
+    pub(super) fn size_caches(&mut self) {
         for at in 0..self.members.len() {
             let member = &self.members[at];
             let Some(tenancy) = &member.now else { continue };
