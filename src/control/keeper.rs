@@ -233,25 +233,12 @@ impl Keeper {
         }
     }
 
-    /// Publishes on change, not more often than `publish_interval_ms`, for ever.
+    /// Lets the fleet's time pass, and publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
-        let (mut ticked, mut second) = (Instant::now(), Instant::now());
+        let mut clock = Clock { ticked: Instant::now(), second: Instant::now() };
         loop {
             let mut changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
-            if ticked.elapsed() >= TICK {
-                ticked = Instant::now();
-                if ticked.duration_since(second) >= SECOND {
-                    second = ticked;
-                    let mut fleet = self.fleet();
-                    fleet.caches.tick();
-                    fleet.pools.tick(ticked);
-                }
-                changed |= self.fleet().tick(
-                    ticked,
-                    |slot| self.counters.in_flight(slot),
-                    |slots| Counted::read_at(slots, self.counters, self.stats),
-                );
-            }
+            changed |= self.tick(&mut clock);
             if changed {
                 self.publish_now();
                 tokio::time::sleep(Duration::from_millis(self.config().control.publish_interval_ms)).await;
@@ -259,11 +246,34 @@ impl Keeper {
         }
     }
 
+    /// Has the fleet know what time it is, not more often than it looks for what that changes. Whether shards must know.
+    fn tick(&self, clock: &mut Clock) -> bool {
+        if clock.ticked.elapsed() < TICK {
+            return false;
+        }
+        let now = Instant::now();
+        clock.ticked = now;
+        let mut fleet = self.fleet();
+        if now.duration_since(clock.second) >= SECOND {
+            clock.second = now;
+            fleet.caches.tick();
+            fleet.pools.tick(now);
+        }
+        let in_flight = |slot| self.counters.in_flight(slot);
+        fleet.tick(now, in_flight, |slots| Counted::read_at(slots, self.counters, self.stats))
+    }
+
     fn changed_if(&self, changed: bool) {
         if changed {
             self.changed.notify_one();
         }
     }
+}
+
+/// When the fleet's time passed last, and when by a second.
+struct Clock {
+    ticked: Instant,
+    second: Instant,
 }
 
 /// Waits for a bell; for ever where its engine is gone.
