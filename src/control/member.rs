@@ -51,8 +51,8 @@ pub struct Member {
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
-    /// How often requests for models had been in vain, there and in all, when it was rung for that last, and when that was.
-    pub in_vain: ((u32, u64), Option<Instant>),
+    /// Requests for models that were in vain when it was rung for them last.
+    pub in_vain: InVain,
     /// Rung when shards have counted more trouble with it.
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
@@ -63,6 +63,17 @@ pub struct Member {
     pub probe_failures: u64,
     /// How often its `/metrics` could not be read.
     pub scrape_failures: u64,
+}
+
+/// How often requests for models had been in vain when an engine was asked for its models because of that.
+#[derive(Debug, Default)]
+pub struct InVain {
+    /// At the engine.
+    pub there: u32,
+    /// For want of any that serves the model.
+    pub in_all: u64,
+    /// When it was asked.
+    pub rung: Option<Instant>,
 }
 
 /// One endpoint: an address in a slot.
@@ -208,7 +219,7 @@ impl Member {
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
-            in_vain: ((0, 0), None),
+            in_vain: InVain::default(),
             troubled: Arc::default(),
             trouble: 0,
             ejections: 0,
@@ -260,7 +271,7 @@ impl Member {
         is_known.then(|| self.known_ids().collect())
     }
 
-    /// The same, as far as they are known.
+    /// Ids it serves, as far as they are known.
     pub fn known_ids(&self) -> impl Iterator<Item = &str> {
         let configured = self.upstream.models.iter().map(String::as_str);
         let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());

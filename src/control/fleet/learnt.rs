@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::Fleet;
-use crate::control::member::Member;
+use crate::control::member::{InVain, Member};
 use crate::control::models::{self, Learnt, ModelsError};
 use crate::fleet::EndpointId;
 
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
-/// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which
+/// How long for each engine of the fleet lies between two such askings, where that is longer: anybody may name models that nobody serves, at which
 /// all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
@@ -21,9 +21,10 @@ impl Fleet {
         let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
         for member in &mut self.members {
             let Some(tenancy) = &member.now else { continue };
-            let (seen, (before, rung)) = ((not_found(tenancy.id.slot), unknown), member.in_vain);
-            if seen != before && rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
-                member.in_vain = (seen, Some(now));
+            let (there, before) = (not_found(tenancy.id.slot), &member.in_vain);
+            let is_more = (there, unknown) != (before.there, before.in_all);
+            if is_more && before.rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
+                member.in_vain = InVain { there, in_all: unknown, rung: Some(now) };
                 member.models_wanted.notify_one();
             }
         }
