@@ -100,7 +100,7 @@ impl Config {
         Config::read(flags)?.checked()
     }
 
-    /// The same, while what is wrong with all of it together is still to be found.
+    /// Defaults, then the file, then the flags, while what is wrong with all of them together is still to be found.
     pub fn read(flags: &Flags) -> Result<Read, Invalid> {
         let file = flags.file.as_deref().map(text_of).transpose()?;
         let mut config = match &file {

@@ -17,8 +17,8 @@ const MONTH_MS: u64 = 31 * 24 * HOUR_MS;
 const PUBLISH_INTERVAL_MS_MAX: u64 = 5_000;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
-/// Keys of `[limits]` that may be 0: nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops
-/// all traffic.
+/// Keys of `[limits]` that may be 0: nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere
+/// stops all traffic.
 const MAY_BE_ZERO: &[&str] = &[
     "read_ahead_bytes",
     "linger_bytes_max",

@@ -7,7 +7,7 @@ mod batch;
 mod notes;
 mod settle;
 mod socket;
-mod turn;
+mod tick;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

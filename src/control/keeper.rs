@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// Has the fleet know what time it is, not more often than it looks for what that changes. Whether shards must know.
+    /// Has the fleet know what time it is, as often as it looks for what that changes. Whether shards must know.
     fn tick(&self, clock: &mut Clock) -> bool {
         if clock.ticked.elapsed() < TICK {
             return false;

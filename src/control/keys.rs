@@ -56,8 +56,8 @@ pub(super) fn of_added(edit: &Edit, upstreams: &[Upstream]) -> Result<Option<Arc
 }
 
 /// Whether an engine that is added names no key but one of the engines that the configuration names, or one beside it:
-/// what is in that file goes to whatever address the change names, and whoever reaches the admin listener is not to read
-/// files by this process's rights.
+/// what is in that file goes to whatever address the change names, and whoever reaches the admin listener is not to
+/// read files by this process's rights.
 fn may_name(added: &Upstream, upstreams: &[Upstream]) -> bool {
     let file = &added.api_key_file;
     let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };
@@ -76,8 +76,8 @@ pub(super) fn known(config: &Config, members: &[Member], added: Option<&Arc<str>
     config.upstream.iter().map(key_of).collect()
 }
 
-/// The keys of a configuration that was `read`, with `keys`, and edited since: of an engine that was added by hand it is
-/// the one that is known.
+/// The keys of a configuration that was `read`, with `keys`, and edited since: of an engine that was added by hand it
+/// is the one that is known.
 pub(super) fn edited(edited: &Config, read: &Config, keys: &[Option<Arc<str>>], members: &[Member]) -> Keys {
     let read: Known<'_> = read.upstream.iter().zip(keys).collect();
     let members = of_members(members);

@@ -21,7 +21,7 @@ use crate::scan::Form;
 
 /// How often it is looked at what has changed beside the events.
 const TICK: Duration = Duration::from_secs(1);
-/// The same before it is known what to ask an engine.
+/// How often it is looked whether it is known by now what to ask an engine.
 const SOON: Duration = Duration::from_millis(100);
 /// Before an engine that publishes nothing is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ impl ToHear {
         }
     }
 
-    /// The same of SGLang, which tells its flags alone.
+    /// The sockets on which SGLang publishes, which tells its flags alone.
     async fn flagged(&self, client: &Client) -> Result<Vec<Settings>, String> {
         // The first is what it was called before.
         for path in ["/get_server_info", "/server_info"] {

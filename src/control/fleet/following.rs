@@ -1,5 +1,5 @@
-//! The members of the fleet as another configuration has them. Engines that stay keep their endpoint, what was learnt of
-//! them and their requests; those that go finish what they have.
+//! The members of the fleet as another configuration has them. Engines that stay keep their endpoint, what was learnt
+//! of them and their requests; those that go finish what they have.
 
 use std::sync::Arc;
 use std::time::Instant;

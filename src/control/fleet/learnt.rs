@@ -10,8 +10,8 @@ use crate::fleet::EndpointId;
 
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
-/// How long for each engine of the fleet lies between two such askings, where that is longer: anybody may name models that nobody serves, at which
-/// all are asked.
+/// Its pause for each engine of the fleet, where they are more together: anybody may name models that nobody serves, at
+/// which all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
 impl Fleet {
@@ -78,8 +78,8 @@ impl Fleet {
         }
     }
 
-    /// Whether each engine has said what it serves and how it is loaded, or failed to; `succeeds`: and it is known where
-    /// each is, and whether it is up.
+    /// Whether each engine has said what it serves and how it is loaded, or failed to; `succeeds`: and it is known
+    /// where each is, and whether it is up.
     pub(in crate::control) fn is_acquainted(&self, succeeds: bool) -> bool {
         self.members().iter().all(|member| {
             let Some(tenancy) = &member.now else { return !succeeds };

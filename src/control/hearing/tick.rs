@@ -36,7 +36,7 @@ impl Hearing {
 
     fn look(&self, wanted: &ToHear) -> Vec<usize> {
         let mut inner = self.inner();
-        // What a reload made another of was emptied thereby, which is looked into.
+        // A reload may have made a new, empty index; `look_for_another` sees that by `emptied`.
         inner.index = Arc::clone(&wanted.index);
         let mut anew = inner.recall_late(wanted);
         anew.extend(self.look_for_another(wanted, &mut inner));

@@ -127,8 +127,8 @@ impl Keeper {
         }
     }
 
-    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless, until
-    /// another process is in this one's place.
+    /// Writes it down for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless,
+    /// until another process is in this one's place.
     pub async fn save_within(self: &Arc<Self>, process: &'static Process, limit: Duration) {
         let keeper = Arc::clone(self);
         let saving = tokio::spawn(async move { keeper.save(process).await });
@@ -172,7 +172,7 @@ impl Keeper {
         self.saving.failures.load(Ordering::Relaxed)
     }
 
-    /// The same each minute, until another process is in this one's place: then that is what it knows.
+    /// Writes it down each minute, until another process is in this one's place: then that is what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         loop {
             sleep(SAVED_EVERY).await;
