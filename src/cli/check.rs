@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::shown::plain;
-use super::{ConfigArgs, EX_CONFIG, refuse, say};
-use crate::config::Config;
+use super::{EX_CONFIG, refuse, say};
+use crate::config::{Config, Flags};
 use crate::shard::topology::this_machine;
 
 /// Validate the configuration, this machine and the engines, and say in words what to change.
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    flags: Flags,
 }
 
 /// Where the package has a file of the sources; that one, where there is no package.
@@ -97,8 +97,8 @@ impl Finding {
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
-    let said = args.config.config.as_ref().map(|file| format!("{} is valid", file.display()));
-    let read = match Config::read(&args.config.flags()) {
+    let said = args.flags.file.as_ref().map(|file| format!("{} is valid", file.display()));
+    let read = match Config::read(&args.flags) {
         Ok(read) => read,
         Err(invalid) => return refuse(&invalid),
     };

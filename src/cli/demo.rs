@@ -11,6 +11,7 @@ use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{note, say};
+use crate::config::address;
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
 use crate::demo::load::{Load, Running, Tally};
@@ -69,7 +70,7 @@ pub struct DemoArgs {
     #[arg(long)]
     serve: bool,
     /// With --serve: address of the front.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address, default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 }
 

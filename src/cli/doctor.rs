@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConfigArgs, refuse, say};
-use crate::config::{Config, Upstream};
+use super::{refuse, say};
+use crate::config::{Config, Flags, Upstream};
 use crate::policy::Policy;
 use engine::{Examined, Manner};
 
@@ -80,7 +80,7 @@ pub struct Args {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let Args { config, upstream, policy, ask, timeout, json } = args;
-    let flags = ConfigArgs { config, upstream, policy, ..ConfigArgs::default() }.flags();
+    let flags = Flags { file: config, upstream, policy, ..Flags::default() };
     let read = Config::read(&flags).and_then(|mut read| {
         // What a policy wants of engines is asked of that one alone.
         if policy.is_some() {

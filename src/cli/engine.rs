@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{address, note, say};
+use super::{note, say};
+use crate::config::address;
 use crate::engine::profile::Profile;
 use crate::engine::pump::{Engine, Settings};
 use crate::engine::request::Serving;

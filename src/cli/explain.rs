@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::shown::{plain, shown};
-use super::{ConfigArgs, refuse, say};
-use crate::config::Config;
+use super::{refuse, say};
+use crate::config::{Config, Flags};
 use crate::control::client::{Call, Client};
 use crate::control::explain::{self, Explanation, Question};
 use crate::control::fleet::Fleet;
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    flags: Flags,
 }
 
 fn field(text: &str) -> Result<(String, String), String> {
@@ -95,13 +95,13 @@ fn escaped(text: &str) -> String {
 
 pub(super) fn main(args: Args) -> ExitCode {
     if let Some(id) = &args.request_id {
-        let address = match &args.config.config {
+        let address = match &args.flags.file {
             // Whatever else is in it: the front that is asked has its engines.
-            Some(_) => match Config::read(&args.config.clone().flags()) {
+            Some(_) => match Config::read(&args.flags) {
                 Ok(read) => read.config.serve.admin,
                 Err(invalid) => return refuse(&invalid),
             },
-            None => args.config.admin.unwrap_or_else(|| Config::default().serve.admin),
+            None => args.flags.admin.unwrap_or_else(|| Config::default().serve.admin),
         };
         return match receipt::asked(address, id, args.json) {
             Ok(words) => {
@@ -111,7 +111,7 @@ pub(super) fn main(args: Args) -> ExitCode {
             Err(why) => refuse(&why),
         };
     }
-    let explained = body(&args).and_then(|body| match args.config.admin {
+    let explained = body(&args).and_then(|body| match args.flags.admin {
         Some(_) => live(&args, body),
         None => offline(&args, &body),
     });
@@ -139,7 +139,7 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
 
 /// Against a fleet where nothing is in flight.
 fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
-    let mut config = args.config.clone().load().map_err(|invalid| invalid.to_string())?;
+    let mut config = Config::load(&args.flags).map_err(|invalid| invalid.to_string())?;
     let fields: Vec<_> = args.fields.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
     let question = Question { path: &args.path, fields: &fields, body, random: explain::random() };
     if let Some(model) = explain::model(&question) {
@@ -160,7 +160,7 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
 
 /// Of a running front.
 fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
-    let address = args.config.admin.unwrap_or_else(|| Config::default().serve.admin);
+    let address = args.flags.admin.unwrap_or_else(|| Config::default().serve.admin);
     let authority = address.to_string();
     let path = format!("/explain?path={}", escaped(&args.path));
     let call =

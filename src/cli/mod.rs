@@ -13,8 +13,6 @@ mod top;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,9 +23,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use self::journal::StandardError;
-use crate::config::{Access, Config, Driver, Flags, Invalid, Log, LogFormat, Shards};
+use crate::config::{Log, LogFormat};
 use crate::control;
-use crate::policy::Policy;
 
 /// Whether something that was to be said is lost, and not for want of readers.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -87,65 +84,6 @@ enum Command {
     Replay(Box<replay::Args>),
     Demo(demo::DemoArgs),
     Engine(engine::EngineArgs),
-}
-
-/// An address as flags have it.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "write it as IP:PORT, such as 0.0.0.0:8000 or [::1]:8000".into())
-}
-
-/// What `serve`, `check` and `explain` have in common: where the configuration comes from.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct ConfigArgs {
-    /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows
-    /// every key with its default. Flags win over it.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.
-    #[arg(long, value_name = "IP:PORT", value_parser = address)]
-    pub listen: Vec<SocketAddr>,
-    /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
-    #[arg(long, value_name = "URL")]
-    pub upstream: Vec<String>,
-    /// How requests are spread, in every pool.
-    #[arg(long, value_name = "NAME", value_enum)]
-    pub policy: Option<Policy>,
-    /// How many pinned threads serve; `auto`: one for each physical core, within the cgroup's CPU quota.
-    #[arg(long, value_name = "N")]
-    pub shards: Option<Shards>,
-    /// How bytes are moved; `auto`: io_uring where its self-test passes, else epoll.
-    #[arg(long, value_name = "NAME", value_enum)]
-    pub driver: Option<Driver>,
-    /// Address of the admin listener, which shows metrics and fleet, and changes the fleet without a key: never public.
-    #[arg(long, value_name = "IP:PORT", value_parser = address)]
-    pub admin: Option<SocketAddr>,
-    /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
-    #[arg(long, value_name = "WHERE")]
-    pub access_log: Option<Access>,
-    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before; only `warm` and `precise` make them.
-    #[arg(long)]
-    pub access_chain: bool,
-}
-
-impl ConfigArgs {
-    /// Defaults, file and flags together.
-    pub fn load(self) -> Result<Config, Invalid> {
-        Config::load(&self.flags())
-    }
-
-    fn flags(self) -> Flags {
-        Flags {
-            file: self.config,
-            listen: self.listen,
-            upstream: self.upstream,
-            policy: self.policy,
-            shards: self.shards,
-            driver: self.driver,
-            admin: self.admin,
-            access: self.access_log,
-            access_chain: self.access_chain,
-        }
-    }
 }
 
 /// Runs the command that the process was started with.
@@ -220,8 +158,11 @@ fn log(log: &Log) -> Level {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
+    use crate::config::{Config, Driver, Shards};
+    use crate::policy::Policy;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -247,7 +188,7 @@ mod tests {
         let line =
             "warmfront serve --upstream http://a:1 --upstream http://b:2 --policy least-load --shards 2 --driver epoll";
         let Command::Serve(args) = Cli::parse_from(line.split(' ')).command else { panic!("another command") };
-        let config = args.config.load().unwrap();
+        let config = Config::load(&args.flags).unwrap();
         assert_eq!((config.upstream.len(), config.routing.policy), (2, Policy::LeastLoad));
         assert_eq!((config.serve.shards, config.serve.driver), (Shards::Count(2), Driver::Epoll));
         assert!(Cli::try_parse_from(["warmfront", "serve", "--shards", "many"]).is_err());

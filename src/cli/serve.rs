@@ -7,8 +7,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::check::machine;
-use super::{ConfigArgs, EX_CONFIG, Level, complain, level, log, refuse};
-use crate::config::Config;
+use super::{EX_CONFIG, Level, complain, level, log, refuse};
+use crate::config::{Config, Flags};
 use crate::control;
 use crate::control::reload::Source;
 use crate::control::saved;
@@ -54,7 +54,7 @@ Exit status: 0 after a drain, 1 no threads or descriptors for the moment, or a f
 130 a second Ctrl-C, 78 wrong configuration or unfit machine, for somebody to change (`warmfront check` says more).")]
 pub struct Args {
     #[command(flatten)]
-    pub(super) config: ConfigArgs,
+    pub(super) flags: Flags,
 }
 
 pub(super) fn main(args: Args) -> ExitCode {
@@ -69,14 +69,14 @@ pub(super) fn main(args: Args) -> ExitCode {
 }
 
 fn serve(args: Args) -> ExitCode {
-    let config = match args.config.clone().load() {
+    let config = match Config::load(&args.flags) {
         Ok(config) => Arc::new(config),
         Err(invalid) => return refuse(&invalid),
     };
     if let Some(why) = machine::index_fault(&config) {
         return refuse(&why);
     }
-    let source = Arc::new(CommandLine { args: args.config, level: log(&config.log), shards: OnceLock::new() });
+    let source = Arc::new(CommandLine { flags: args.flags, level: log(&config.log), shards: OnceLock::new() });
     panics::tell_place_only();
     match run(config, source) {
         Ok(()) => ExitCode::SUCCESS,
@@ -105,7 +105,7 @@ struct Fault(u64);
 /// What the process was started with: its file is read anew, its flags still win over it.
 #[derive(Debug)]
 struct CommandLine {
-    args: ConfigArgs,
+    flags: Flags,
     level: Level,
     /// How many there are until the process ends, whatever another configuration says.
     shards: OnceLock<usize>,
@@ -113,7 +113,7 @@ struct CommandLine {
 
 impl Source for CommandLine {
     fn load(&self) -> Result<Config, String> {
-        let config = self.args.clone().load().map_err(|invalid| invalid.to_string())?;
+        let config = Config::load(&self.flags).map_err(|invalid| invalid.to_string())?;
         machine::index_fault(&config).map_or(Ok(config), Err)
     }
 

@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{address, has_colours, is_dumb, refuse, say, set};
-use crate::config::Config;
+use super::{has_colours, is_dumb, refuse, say, set};
+use crate::config::{Config, address};
 use front::Front;
 use history::History;
 use screen::Surface;

@@ -6,27 +6,45 @@ use std::path::{Path, PathBuf};
 use super::{Access, Config, Driver, Invalid, Problem, Shards, Upstream, shape, validate};
 use crate::policy::Policy;
 
-/// What flags set; they win over the file.
-#[derive(Clone, Debug, Default)]
+/// What flags of `serve`, `check` and `explain` set: where the configuration comes from, and what wins over the file.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
-    /// `--config`
+    /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows
+    /// every key with its default. Flags win over it.
+    #[arg(long = "config", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// `--listen`, replaces the file's.
+    /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub listen: Vec<SocketAddr>,
-    /// `--upstream`, replaces the file's.
+    /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
+    #[arg(long, value_name = "URL")]
     pub upstream: Vec<String>,
-    /// `--policy`, in every pool.
+    /// How requests are spread, in every pool.
+    #[arg(long, value_name = "NAME", value_enum)]
     pub policy: Option<Policy>,
-    /// `--shards`
+    /// How many pinned threads serve; `auto`: one for each physical core, within the cgroup's CPU quota.
+    #[arg(long, value_name = "N")]
     pub shards: Option<Shards>,
-    /// `--driver`
+    /// How bytes are moved; `auto`: io_uring where its self-test passes, else epoll.
+    #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
-    /// `--admin`
+    /// Address of the admin listener, which shows metrics and fleet, and changes the fleet without a key: never public.
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub admin: Option<SocketAddr>,
-    /// `--access-log`
+    /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
+    #[arg(long = "access-log", value_name = "WHERE")]
     pub access: Option<Access>,
-    /// `--access-chain`
+    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before; only `warm` and `precise` make them.
+    #[arg(long)]
     pub access_chain: bool,
+}
+
+/// An address as flags have it.
+///
+/// # Errors
+/// How to write it.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write it as IP:PORT, such as 0.0.0.0:8000 or [::1]:8000".into())
 }
 
 impl Flags {
@@ -82,7 +100,7 @@ impl Config {
         Config::read(flags)?.checked()
     }
 
-    /// The same, while what is wrong with all of it together is still to be found.
+    /// Defaults, then the file, then the flags, while what is wrong with all of them together is still to be found.
     pub fn read(flags: &Flags) -> Result<Read, Invalid> {
         let file = flags.file.as_deref().map(text_of).transpose()?;
         let mut config = match &file {

@@ -21,7 +21,7 @@ pub struct Log {
     pub format: LogFormat,
     /// Where each finished request gets a line.
     pub access: Access,
-    /// The same of such a line.
+    /// How such a line is written: text or JSON.
     pub access_format: LogFormat,
     /// Whether such a line has hashes of the prompt, where a policy makes them.
     pub access_chain: bool,

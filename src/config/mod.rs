@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use access::Access;
 pub use cidr::Cidr;
 pub use listeners::is_ipv6_alone;
-pub use load::{Flags, Read};
+pub use load::{Flags, Read, address};
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
 pub use queue::Queue;

@@ -106,6 +106,11 @@ impl Upstream {
         self.url == other.url && self.label() == other.label()
     }
 
+    /// Whether it is the same engine, asked with what is in the same file.
+    pub fn has_key_of(&self, other: &Upstream) -> bool {
+        self.is_same(other) && self.api_key_file == other.api_key_file
+    }
+
     /// Its name, or `host:port`.
     pub fn label(&self) -> String {
         if self.name.is_empty() { self.url.authority() } else { self.name.clone() }

@@ -17,6 +17,23 @@ const MONTH_MS: u64 = 31 * 24 * HOUR_MS;
 const PUBLISH_INTERVAL_MS_MAX: u64 = 5_000;
 /// A request remembers this many endpoints it has tried.
 const CONNECT_TRIES_HARD: u32 = 8;
+/// Keys of `[limits]` that may be 0: nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere
+/// stops all traffic.
+const MAY_BE_ZERO: &[&str] = &[
+    "read_ahead_bytes",
+    "linger_bytes_max",
+    "interim_replies_max",
+    "idle_upstreams_max",
+    "budget_bytes",
+    "index_bytes",
+    "linger_timeout_ms",
+    "upload_grace_ms",
+    "upload_bytes_per_second_min",
+    "drain_delay_ms",
+    "drain_timeout_ms",
+    "retry_percent",
+    "failed_charge_ms",
+];
 
 /// Faults of the values a file sets.
 pub(super) fn values(config: &Config) -> Vec<Problem> {
@@ -157,27 +174,7 @@ fn serve(serve: &Serve, found: &mut Vec<Problem>) {
 
 fn limits(limits: &Limits, found: &mut Vec<Problem>) {
     for (key, value) in numbers(limits) {
-        // Nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere stops all traffic.
-        let may_be_zero = [
-            "read_ahead_bytes",
-            "linger_bytes_max",
-            "interim_replies_max",
-            "idle_upstreams_max",
-            "budget_bytes",
-            "index_bytes",
-        ];
-        let may_be_zero = may_be_zero.contains(&key.as_str())
-            || [
-                "linger_timeout_ms",
-                "upload_grace_ms",
-                "upload_bytes_per_second_min",
-                "drain_delay_ms",
-                "drain_timeout_ms",
-                "retry_percent",
-                "failed_charge_ms",
-            ]
-            .contains(&key.as_str());
-        if !may_be_zero {
+        if !MAY_BE_ZERO.contains(&key.as_str()) {
             at_least_one("limits", &key, value, found);
         }
     }

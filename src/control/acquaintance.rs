@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client::{Call, Client};
-use super::fleet::Fleet;
 use super::keeper::Keeper;
 use super::models::{self, Learnt};
 use super::{GLANCE, StartError};
@@ -78,27 +77,4 @@ async fn first_list(
     // Who fails here is asked again as all are.
     let learnt = timeout(COLD, models::learn(&Client::default(), &call)).await.ok()?.ok()?;
     Some((upstream.label(), learnt))
-}
-
-impl Fleet {
-    /// Engines that are new said this of what they serve, before anybody is sent there.
-    pub(super) fn first_learnt(&mut self, lists: Vec<(String, Learnt)>) {
-        for (label, learnt) in lists {
-            let member = self.members().iter().find(|member| *member.name == *label);
-            let seated = member.and_then(|member| Some((member.place, member.now.as_ref()?.id)));
-            if let Some((place, id)) = seated {
-                self.learnt(place, id, Ok(learnt));
-            }
-        }
-    }
-
-    fn is_acquainted(&self, succeeds: bool) -> bool {
-        self.members().iter().all(|member| {
-            let Some(tenancy) = &member.now else { return !succeeds };
-            let says_models = member.ids().is_some() || member.models_error.is_some();
-            // An engine that sleeps says so beside its load.
-            let says_load = tenancy.is_known || tenancy.scrape_error.is_some();
-            says_models && says_load && (tenancy.course.is_known() || !succeeds)
-        })
-    }
 }

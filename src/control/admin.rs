@@ -17,8 +17,8 @@ use serde::Deserialize;
 
 use super::explain::{self, Explanation, Question};
 use super::keeper::Keeper;
-use super::reload::{Changes, Source};
-use super::{endpoints, gate, metrics, receipts, seats, service};
+use super::reload::{self, Changes, Source};
+use super::{endpoints, gate, metrics, receipts, seats};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
@@ -69,7 +69,7 @@ async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
 
 /// As SIGHUP does; answers what has changed, or 422 and what is wrong.
 async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCode, String)> {
-    let outcome = service::reload(&state.keeper, &state.source, state.keeper.ask()).await;
+    let outcome = reload::reload_and_say(&state.keeper, &state.source, state.keeper.ask()).await;
     outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
 }
 

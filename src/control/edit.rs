@@ -2,10 +2,8 @@
 //! configuration is taken that was asked for behind them; what is to stay belongs in the file.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::key;
 use crate::config::Upstream;
 use crate::limits::ENDPOINTS_MAX;
 
@@ -40,38 +38,6 @@ pub enum Refused {
 }
 
 impl Edit {
-    /// The key of the engine that it adds, in a file that may be named in it.
-    ///
-    /// # Errors
-    /// When it names another file, or the key cannot be used.
-    pub fn key(&self, upstreams: &[Upstream]) -> Result<Option<Arc<str>>, Refused> {
-        self.names_known_keys(upstreams)?;
-        match self {
-            Edit::Add(added) => key(added).map_err(|error| Refused::Wrong(error.to_string())),
-            Edit::Drain(..) | Edit::Remove(_) => Ok(None),
-        }
-    }
-
-    /// Whether it names no key but one of the engines that the configuration names, or one beside it: what is in that
-    /// file goes to whatever address the change names, and whoever reaches the admin listener is not to read files by
-    /// this process's rights.
-    fn names_known_keys(&self, upstreams: &[Upstream]) -> Result<(), Refused> {
-        let Edit::Add(added) = self else { return Ok(()) };
-        let file = &added.api_key_file;
-        let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };
-        let known = |upstream: &Upstream| {
-            let theirs = &upstream.api_key_file;
-            theirs == file || folder(theirs).is_some_and(|theirs| folder(file) == Some(theirs))
-        };
-        if file.as_os_str().is_empty() || upstreams.iter().any(known) {
-            return Ok(());
-        }
-        Err(Refused::Wrong(format!(
-            "`api_key_file` = \"{}\" is not beside a key that the configuration names: name this engine there, and have it read anew",
-            file.display()
-        )))
-    }
-
     /// Makes the change.
     ///
     /// # Errors

@@ -97,154 +97,154 @@ pub struct PolicyChoice {
 
 /// Explains one request against the fleet as it is.
 pub fn explain(question: &Question<'_>, config: &Config, snapshot: &Snapshot, loads: &Loads) -> Explanation {
-    let model_only = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
-    let mut scan = Box::new(Scan::new());
-    let model = model_of(&mut scan, question, &config.routing);
-    let pool = pool(question, &scan, model.as_deref(), config, snapshot);
-    // What a policy that looks on asks for besides is no matter of this choice.
-    let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
-    let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
-
-    let needs = Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION;
-    // The key that is told of is the one of `prefix-hash`, whatever is read for another policy's sake.
-    let plan = Plan { plain: Plain { chosen: true, shadow: false }, ..settings.plan() };
-    let (whole, _) = read(&mut scan, question, &plan, needs, usize::MAX);
-    let facts = scan.facts();
-    let name = pool.as_ref().map(|pool| pool.name.as_bytes()).unwrap_or_default();
-    let failed = matches!(whole, Progress::Failed(_));
-    let key = facts.plain_prefix().filter(|_| !failed);
-    let session = session(question, settings).or(facts.session().filter(|_| !failed));
-    let mut answer = Explanation {
-        api: format!("{:?}", api(question)).to_ascii_lowercase(),
-        body_bytes: question.body.len() as u64,
-        scan: match whole {
-            Progress::Failed(fault) => format!(
-                "failed ({}): forwarded unchanged, routed by load where a policy would have read it; where several models are served and its own was not read, to default_model or answered 400",
-                fault.as_str()
-            ),
-            _ => "whole".into(),
-        },
-        model: model.map(|model| String::from_utf8_lossy(&model).into_owned()),
-        stream: facts.stream,
-        max_tokens: facts.max_tokens(),
-        tools: facts.tools,
-        images: facts.counts().media,
-        duplicates: facts.duplicates,
-        prompt_bytes: facts.prompt_bytes(),
-        tokens_estimate: facts.tokens_estimate(settings.image_tokens),
-        refused: pool.as_ref().err().cloned(),
-        pool: pool.as_ref().ok().map(|pool| pool.name.to_string()),
-        endpoints: pool.as_ref().map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
-        last_resort: pool.as_ref().is_ok_and(|pool| pool.eligible().last_resort()),
-        prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
-        prefix_bytes: key.map(|prefix| prefix.bytes),
-        key: key.map(|prefix| hex(prefix::key(name, facts.salt(), &prefix))),
-        session_key: session.map(|session| hex(prefix::session_key(name, session))),
-        choices: Vec::new(),
-    };
-    if let Ok(pool) = pool {
-        let policies = Policy::value_variants().iter();
-        let chosen =
-            policies.map(|policy| choose(&mut scan, question, config, snapshot, loads, pool, *policy, model_only));
-        answer.choices = chosen.collect();
-    }
-    answer
+    Against { question, config, snapshot, loads }.explained()
 }
 
-/// The pool that a request is for, or why it has none, with the status of the answer.
-fn pool<'a>(
-    question: &Question<'_>,
-    scan: &Scan,
-    model: Option<&[u8]>,
-    config: &Config,
+/// A question, and what it is answered against.
+struct Against<'a> {
+    question: &'a Question<'a>,
+    config: &'a Config,
     snapshot: &'a Snapshot,
-) -> Result<&'a Pool, String> {
-    let selected = if scan.facts().model_over() { snapshot.select_overlong() } else { snapshot.select(model) };
-    match selected {
-        Selected::Pool(pool) => Ok(pool),
-        Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
-        Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
-            snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
-        }
-        Selected::NoModel => Err(match &*config.serve.default_model {
-            "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
-                .to_owned(),
-            // One that is served would have been taken.
-            id => format!(
-                "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
-            ),
-        }),
-        Selected::Empty => Err("no endpoint is known: 503".to_owned()),
-    }
+    loads: &'a Loads,
 }
 
-/// One policy, from the bytes that it would have waited for and no others.
-#[expect(clippy::too_many_arguments, reason = "the context of one row, passed once")]
-fn choose(
-    scan: &mut Scan,
-    question: &Question<'_>,
-    config: &Config,
-    snapshot: &Snapshot,
-    loads: &Loads,
-    pool: &Pool,
-    policy: Policy,
-    model: Needs,
-) -> PolicyChoice {
-    let from_header = session(question, &pool.settings);
-    let mut needs = model | policy.needs();
-    if from_header.is_some() {
-        needs = needs.without(Needs::SESSION);
+impl<'a> Against<'a> {
+    fn explained(&self) -> Explanation {
+        let Against { question, config, .. } = *self;
+        let mut scan = Box::new(Scan::new());
+        let model = model_of(&mut scan, question, &config.routing);
+        let pool = self.pool(&scan, model.as_deref());
+        // What a policy that looks on asks for besides is no matter of this choice.
+        let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
+        let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
+
+        let needs = Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION;
+        // The key that is told of is the one of `prefix-hash`, whatever is read for another policy's sake.
+        let plan = Plan { plain: Plain { chosen: true, shadow: false }, ..settings.plan() };
+        let (whole, _) = read(&mut scan, question, &plan, needs, usize::MAX);
+        let facts = scan.facts();
+        let name = pool.as_ref().map(|pool| pool.name.as_bytes()).unwrap_or_default();
+        let failed = matches!(whole, Progress::Failed(_));
+        let key = facts.plain_prefix().filter(|_| !failed);
+        let session = session(question, settings).or(facts.session().filter(|_| !failed));
+        let mut answer = Explanation {
+            api: format!("{:?}", api(question)).to_ascii_lowercase(),
+            body_bytes: question.body.len() as u64,
+            scan: match whole {
+                Progress::Failed(fault) => format!(
+                    "failed ({}): forwarded unchanged, routed by load where a policy would have read it; where several models are served and its own was not read, to default_model or answered 400",
+                    fault.as_str()
+                ),
+                _ => "whole".into(),
+            },
+            model: model.map(|model| String::from_utf8_lossy(&model).into_owned()),
+            stream: facts.stream,
+            max_tokens: facts.max_tokens(),
+            tools: facts.tools,
+            images: facts.counts().media,
+            duplicates: facts.duplicates,
+            prompt_bytes: facts.prompt_bytes(),
+            tokens_estimate: facts.tokens_estimate(settings.image_tokens),
+            refused: pool.as_ref().err().cloned(),
+            pool: pool.as_ref().ok().map(|pool| pool.name.to_string()),
+            endpoints: pool.as_ref().map_or((0, 0), |pool| (pool.members.len(), pool.eligible().slots().len())),
+            last_resort: pool.as_ref().is_ok_and(|pool| pool.eligible().last_resort()),
+            prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
+            prefix_bytes: key.map(|prefix| prefix.bytes),
+            key: key.map(|prefix| hex(prefix::key(name, facts.salt(), &prefix))),
+            session_key: session.map(|session| hex(prefix::session_key(name, session))),
+            choices: Vec::new(),
+        };
+        if let Ok(pool) = pool {
+            let policies = Policy::value_variants().iter();
+            answer.choices = policies.map(|policy| self.choice(&mut scan, pool, *policy)).collect();
+        }
+        answer
     }
-    let mut alone = pool.clone();
-    let shadow_policy = ShadowPolicy::OFF;
-    alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
-    // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
-    let plainly = !policy.counts_tokens();
-    let plain = Plain { chosen: plainly, shadow: false };
-    let plan = Plan { chain: snapshot.plan.chain || !plainly, plain, ..alone.settings.plan() };
-    let (progress, held) = read(scan, question, &plan, needs, config.limits.hold_bytes);
-    let facts = scan.facts();
-    let failed = matches!(progress, Progress::Failed(_));
-    let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
-    let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
-    let session = from_header.or(facts.session().filter(|_| !failed));
-    let key = prefix.map(|prefix| prefix::key(pool.name.as_bytes(), facts.salt(), &prefix));
-    let mut lender = Lender::default();
-    let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
-    let beyond = question.body.len().saturating_sub(held) as u64;
-    let unread = Some(beyond).filter(|_| progress == Progress::More);
-    let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
-    let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
-    let looked_up =
-        key.and_then(|_| warm::look_up(facts, cut.or(key), unread, rendered, &alone, snapshot, &mut lender));
-    let request = Request {
-        prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
-        context: looked_up.map_or(0, warm::LookedUp::context),
-        key: cut.filter(|_| !plainly).or(key),
-        unscannable: failed,
-        session: session.map(|session| prefix::session_key(pool.name.as_bytes(), session)),
-        random: question.random,
-        ..Request::default()
-    };
-    let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
-    let named = |slot: u16| {
-        let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
-        Some(endpoint.name.to_string())
-    };
-    PolicyChoice {
-        policy: policy.as_str().to_owned(),
-        configured: policy == pool.settings.policy,
-        endpoint: choice.ok().and_then(|choice| named(choice.endpoint.slot)),
-        reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
-        runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
-        load: choice.ok().map(|choice| choice.in_flight),
-        bound: choice.ok().and_then(|choice| choice.caps.and(choice.bound).least()),
-        tokens: choice.ok().and_then(|choice| choice.tokens).map(|tokens| (tokens.held, tokens.new)),
-        decided_at: match progress {
-            Progress::Enough { at } => at,
-            _ if needs.is_empty() => 0,
-            _ => held as u64,
-        },
+
+    /// The pool that a request is for, or why it has none, with the status of the answer.
+    fn pool(&self, scan: &Scan, model: Option<&[u8]>) -> Result<&'a Pool, String> {
+        let Against { question, config, snapshot, .. } = *self;
+        let selected = if scan.facts().model_over() { snapshot.select_overlong() } else { snapshot.select(model) };
+        match selected {
+            Selected::Pool(pool) => Ok(pool),
+            Selected::UnknownModel => Err("no endpoint serves this model: 404".to_owned()),
+            Selected::NoModel if question.body.is_empty() || api(question) == Api::Other => {
+                snapshot.any_pool().ok_or_else(|| "no endpoint takes requests: 503".to_owned())
+            }
+            Selected::NoModel => Err(match &*config.serve.default_model {
+                "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
+                    .to_owned(),
+                // One that is served would have been taken.
+                id => format!(
+                    "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
+                ),
+            }),
+            Selected::Empty => Err("no endpoint is known: 503".to_owned()),
+        }
+    }
+
+    /// One policy, from the bytes that it would have waited for and no others.
+    fn choice(&self, scan: &mut Scan, pool: &Pool, policy: Policy) -> PolicyChoice {
+        let Against { question, config, snapshot, loads } = *self;
+        let from_header = session(question, &pool.settings);
+        // Where one pool is all there is, nobody waits for the model.
+        let model = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
+        let mut needs = model | policy.needs();
+        if from_header.is_some() {
+            needs = needs.without(Needs::SESSION);
+        }
+        let mut alone = pool.clone();
+        let shadow_policy = ShadowPolicy::OFF;
+        alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
+        // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
+        let plainly = !policy.counts_tokens();
+        let plain = Plain { chosen: plainly, shadow: false };
+        let plan = Plan { chain: snapshot.plan.chain || !plainly, plain, ..alone.settings.plan() };
+        let (progress, held) = read(scan, question, &plan, needs, config.limits.hold_bytes);
+        let facts = scan.facts();
+        let failed = matches!(progress, Progress::Failed(_));
+        let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
+        let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
+        let session = from_header.or(facts.session().filter(|_| !failed));
+        let key = prefix.map(|prefix| prefix::key(pool.name.as_bytes(), facts.salt(), &prefix));
+        let mut lender = Lender::default();
+        let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
+        let beyond = question.body.len().saturating_sub(held) as u64;
+        let unread = Some(beyond).filter(|_| progress == Progress::More);
+        let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
+        let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
+        let looked_up =
+            key.and_then(|_| warm::look_up(facts, cut.or(key), unread, rendered, &alone, snapshot, &mut lender));
+        let request = Request {
+            prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
+            context: looked_up.map_or(0, warm::LookedUp::context),
+            key: cut.filter(|_| !plainly).or(key),
+            unscannable: failed,
+            session: session.map(|session| prefix::session_key(pool.name.as_bytes(), session)),
+            random: question.random,
+            ..Request::default()
+        };
+        let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
+        let named = |slot: u16| {
+            let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
+            Some(endpoint.name.to_string())
+        };
+        PolicyChoice {
+            policy: policy.as_str().to_owned(),
+            configured: policy == pool.settings.policy,
+            endpoint: choice.ok().and_then(|choice| named(choice.endpoint.slot)),
+            reason: Some(choice.map_or_else(Nobody::as_str, |choice| choice.reason.as_str()).to_owned()),
+            runner_up: choice.ok().and_then(|choice| named(choice.runner_up?)),
+            load: choice.ok().map(|choice| choice.in_flight),
+            bound: choice.ok().and_then(|choice| choice.caps.and(choice.bound).least()),
+            tokens: choice.ok().and_then(|choice| choice.tokens).map(|tokens| (tokens.held, tokens.new)),
+            decided_at: match progress {
+                Progress::Enough { at } => at,
+                _ if needs.is_empty() => 0,
+                _ => held as u64,
+            },
+        }
     }
 }
 

@@ -1,6 +1,19 @@
 //! The fleet as control keeps it, and the snapshots made of it. No I/O and no clock of its own: probes,
 //! scrapes and look-ups report here, `now` is an argument.
 
+// Whom to listen to, and what of that outlasts this process.
+mod events;
+// Another configuration's engines.
+mod following;
+// What engines serve.
+mod learnt;
+// What their metrics say.
+mod readings;
+// Who has which place in the shards' tables.
+mod slots;
+// What came of predictions, and caches that are empty.
+mod truth;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,15 +23,16 @@ use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
 use super::health::{Failure, How, Turn};
+use super::keys::Keys;
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
-use super::reload::session_headers;
 use super::saved::Saved;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
+use following::session_headers;
 use slots::Slot;
 
 /// In how many steps a slow start goes on, and the longest pause between two.
@@ -30,15 +44,15 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 /// Everything control knows of its engines.
 #[derive(Debug)]
 pub struct Fleet {
-    pub(super) config: Arc<Config>,
+    config: Arc<Config>,
     pub(super) members: Vec<Member>,
     /// Places given out so far.
-    pub(super) places: usize,
+    places: usize,
     slots: Vec<Slot>,
     pub(super) bank: Bank,
     pub(super) pools: Pools,
-    pub(super) answer: ModelsAnswer,
-    pub(super) epoch: u64,
+    answer: ModelsAnswer,
+    epoch: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
     /// When readings were last looked at.
@@ -47,14 +61,13 @@ pub struct Fleet {
     pub(super) forms: Arc<Forms>,
     /// What an earlier process of ours knew of engines that have not said yet which processes they are.
     remembered: Saved,
-    pub(super) plan: Arc<Plan>,
-    pub(super) session_headers: Arc<[Box<str>]>,
+    plan: Arc<Plan>,
+    session_headers: Arc<[Box<str>]>,
 }
 
 impl Fleet {
-    /// The engines of `config`, none of them resolved; `keys` are those of `api_key_file`, by place, `forms` those of
-    /// its pools.
-    pub fn new(config: Arc<Config>, keys: Vec<Option<Arc<str>>>, forms: Arc<Forms>) -> Fleet {
+    /// The engines of `config`, none of them resolved; `keys` are theirs, `forms` those of its pools.
+    pub fn new(config: Arc<Config>, keys: Keys, forms: Arc<Forms>) -> Fleet {
         let mut fleet = Fleet {
             members: Vec::new(),
             places: 0,
@@ -132,10 +145,10 @@ impl Fleet {
             tenancy.was_silent = Some(now);
             member.models_doubted |= member.models.is_some();
             let (says_nothing, tokens) = (!tenancy.can_say(), tenancy.tokens());
-            if says_nothing && refused_before && tenancy.processes.are_joined(None, None, now) {
-                self.starts_anew(place, id, tokens, now);
+            if says_nothing && refused_before && tenancy.processes.join(None, None, now) {
+                self.begin_anew(place, id, tokens, now);
             } else if says_nothing {
-                self.is_emptied(place, id, tokens, now);
+                self.empty_cache(place, id, tokens, now);
             }
         }
         // A name with several addresses: the engine may listen on another one.
@@ -235,7 +248,7 @@ impl Fleet {
         let pause = Duration::from_millis(rules.slow_start_ms / STEPS).min(STEP_MAX);
         let waits = self.stepped.is_some_and(|at| now.saturating_duration_since(at) < pause);
         let tenancies = self.members.iter_mut().filter_map(|member| member.now.as_mut());
-        let mut starting = tenancies.filter(|tenancy| tenancy.course.starts_slowly()).peekable();
+        let mut starting = tenancies.filter(|tenancy| tenancy.course.is_starting_slowly()).peekable();
         if waits || starting.peek().is_none() {
             return false;
         }
@@ -285,8 +298,5 @@ impl Fleet {
     }
 }
 
-mod events;
-mod readings;
-mod slots;
 #[cfg(test)]
 mod tests;

@@ -144,7 +144,7 @@ impl Course {
 
     /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its
     /// cache.
-    pub fn starts_anew(&mut self, rules: &Rules, now: Instant) {
+    pub fn begin_anew(&mut self, rules: &Rules, now: Instant) {
         let before = self.health();
         self.anew = Some(self.is_barred());
         self.bar = Bar::None;
@@ -242,7 +242,7 @@ impl Course {
     }
 
     /// Whether it starts slowly.
-    pub fn starts_slowly(&self) -> bool {
+    pub fn is_starting_slowly(&self) -> bool {
         self.slow_start.is_some()
     }
 

@@ -7,7 +7,7 @@ mod batch;
 mod notes;
 mod settle;
 mod socket;
-mod turn;
+mod tick;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::caches::Unit;
 use super::keeper::Keeper;
 use super::ladder::Tells;
-use super::listen::Wanted;
+use super::listen::ToHear;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
@@ -110,7 +110,7 @@ impl Figures {
 
 impl Hearing {
     /// Of an engine that has these sockets, none of which was heard.
-    pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &Wanted, sources: &[Settings]) -> Hearing {
+    pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &ToHear, sources: &[Settings]) -> Hearing {
         let mut inner = Inner {
             index: Arc::clone(&wanted.index),
             blocks: wanted.blocks,
@@ -249,11 +249,15 @@ impl Hearing {
         }
     }
 
-    /// It is listened to no more: nobody will say what of it goes. What it told is kept for when it is again: `told`.
-    pub fn end(&self, told: &Mutex<Option<Heard>>) {
+    /// What it told is kept there for when it is listened to again, if that is all that it holds.
+    pub fn keep_in(&self, later: &Mutex<Option<Heard>>) {
         if self.inner().tells == Tells::All {
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
+            *later.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
         }
+    }
+
+    /// It is listened to no more: nobody will say what of it goes.
+    pub fn end(&self) {
         let mut inner = self.inner();
         self.say(Tells::Nothing, &mut inner);
         self.distrust(&mut inner);
@@ -363,20 +367,20 @@ impl Inner {
     }
 
     /// What an earlier process knew, or this one before; a rank that cannot be read begins anew.
-    fn recall(&mut self, wanted: &Wanted) -> bool {
-        let told = wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fits = |told: &Heard| told.form == wanted.form.id && told.sockets.len() == self.sockets.len();
-        let Some(told) = told.filter(fits) else { return false };
+    fn recall(&mut self, wanted: &ToHear) -> bool {
+        let remembered = wanted.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fits = |heard: &Heard| heard.form == wanted.form.id && heard.sockets.len() == self.sockets.len();
+        let Some(heard) = remembered.filter(fits) else { return false };
         self.forget(|_| true);
-        for (rank, bytes) in &told.mirrors {
+        for (rank, bytes) in &heard.mirrors {
             // Nothing continues one that no socket has told of.
-            let Some(reached) = told.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
+            let Some(reached) = heard.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
             match Mirror::restore(bytes, self.blocks_max) {
                 Ok(mirror) => drop(self.ranks.insert(*rank, Rank { mirror, since: reached.time })),
                 Err(why) => tracing::warn!(rank, %why, "what was saved of an engine's cache is not used"),
             }
         }
-        for (socket, reached) in self.sockets.iter_mut().zip(&told.sockets) {
+        for (socket, reached) in self.sockets.iter_mut().zip(&heard.sockets) {
             socket.reached = reached.iter().filter(|reached| self.ranks.contains_key(&reached.rank)).copied().collect();
         }
         // It may be another since then.

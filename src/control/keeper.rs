@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
-use super::edit::Edits;
 use super::fleet::{Fleet, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
@@ -37,8 +36,8 @@ use crate::fleet::EndpointId;
 use crate::publish::Published;
 use caches::{Hearings, Saving};
 use doors::Doors;
-use reloads::Reloads;
 use said::{Unserved, say, say_asleep, say_moved};
+use taking::Taking;
 
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -49,25 +48,13 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
-    /// The configuration as it was read last, without edits.
-    read: ArcSwap<Config>,
-    /// What the process was started with: some of it lasts until it ends.
-    started: Arc<Config>,
+    /// How another one comes in its place.
+    taking: Taking,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
     stats: &'static Stats,
     published: &'static Published,
     changed: Notify,
-    reloads: Reloads,
-    edits: Arc<Edits>,
-    /// Held by who is changing the configuration.
-    changing: tokio::sync::Mutex<()>,
-    /// Held by who reads it, for as long as disks take.
-    reading: Arc<tokio::sync::Mutex<()>>,
-    /// Another configuration was read, and is in use.
-    taken: Notify,
-    /// The same of the key of an engine that is added.
-    adding: Arc<tokio::sync::Mutex<()>>,
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
@@ -95,19 +82,12 @@ impl Keeper {
     ) -> Keeper {
         Keeper {
             config: ArcSwap::new(Arc::clone(&config)),
-            read: ArcSwap::from(Arc::clone(&config)),
-            started: config,
+            taking: Taking::new(config),
             fleet: Mutex::new(fleet),
             counters,
             stats,
             published,
             changed: Notify::new(),
-            reloads: Reloads::default(),
-            edits: Arc::default(),
-            changing: tokio::sync::Mutex::default(),
-            reading: Arc::default(),
-            taken: Notify::new(),
-            adding: Arc::default(),
             saving: Saving::default(),
             watches: Mutex::default(),
             ears: Mutex::new(Some(HashMap::new())),
@@ -151,11 +131,6 @@ impl Keeper {
         }
         drop(watches);
         self.listen();
-    }
-
-    /// What became of reading the configuration anew.
-    pub fn reloads(&self) -> &Reloads {
-        &self.reloads
     }
 
     /// The fleet, for as long as the guard lives; never held over an await.
@@ -258,25 +233,12 @@ impl Keeper {
         }
     }
 
-    /// Publishes on change, not more often than `publish_interval_ms`, for ever.
+    /// Lets the fleet's time pass, and publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
-        let (mut ticked, mut second) = (Instant::now(), Instant::now());
+        let mut clock = Clock { ticked: Instant::now(), second: Instant::now() };
         loop {
             let mut changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
-            if ticked.elapsed() >= TICK {
-                ticked = Instant::now();
-                if ticked.duration_since(second) >= SECOND {
-                    second = ticked;
-                    let mut fleet = self.fleet();
-                    fleet.caches.tick();
-                    fleet.pools.tick(ticked);
-                }
-                changed |= self.fleet().tick(
-                    ticked,
-                    |slot| self.counters.in_flight(slot),
-                    |slots| Counted::read_at(slots, self.counters, self.stats),
-                );
-            }
+            changed |= self.tick(&mut clock);
             if changed {
                 self.publish_now();
                 tokio::time::sleep(Duration::from_millis(self.config().control.publish_interval_ms)).await;
@@ -284,11 +246,34 @@ impl Keeper {
         }
     }
 
+    /// Has the fleet know what time it is, as often as it looks for what that changes. Whether shards must know.
+    fn tick(&self, clock: &mut Clock) -> bool {
+        if clock.ticked.elapsed() < TICK {
+            return false;
+        }
+        let now = Instant::now();
+        clock.ticked = now;
+        let mut fleet = self.fleet();
+        if now.duration_since(clock.second) >= SECOND {
+            clock.second = now;
+            fleet.caches.tick();
+            fleet.pools.tick(now);
+        }
+        let in_flight = |slot| self.counters.in_flight(slot);
+        fleet.tick(now, in_flight, |slots| Counted::read_at(slots, self.counters, self.stats))
+    }
+
     fn changed_if(&self, changed: bool) {
         if changed {
             self.changed.notify_one();
         }
     }
+}
+
+/// When the fleet's time passed last, and when by a second.
+struct Clock {
+    ticked: Instant,
+    second: Instant,
 }
 
 /// Waits for a bell; for ever where its engine is gone.

@@ -1,7 +1,7 @@
 //! Listens to what engines publish of their KV caches, where a pool chooses by it: a task for each engine, and one for
 //! each of its sockets.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,26 +21,33 @@ use crate::scan::Form;
 
 /// How often it is looked at what has changed beside the events.
 const TICK: Duration = Duration::from_secs(1);
-/// The same before it is known what to ask an engine.
+/// How often it is looked whether it is known by now what to ask an engine.
 const SOON: Duration = Duration::from_millis(100);
 /// Before an engine that publishes nothing is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+const PUBLISHES_NOTHING: &str = "it publishes no KV events; `warmfront doctor` says how it would";
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 const ASK_BYTES_MAX: usize = 1 << 20;
 
 /// What an engine is to be listened to for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ToHear {
     /// The endpoint that it is.
     pub id: EndpointId,
     /// Where it is connected with that says no host of its own.
     pub host: String,
     /// Addresses from which it may come where it says itself that it connects.
     pub peers: Arc<[IpAddr]>,
-    /// What it is asked with.
-    pub call: (std::net::SocketAddr, String, Option<Arc<str>>),
+    /// Where it is asked,
+    pub address: SocketAddr,
+    /// as which host,
+    pub authority: String,
+    /// and with which key.
+    pub key: Option<Arc<str>>,
+    /// Whether it is listened to, and whose word tells where.
+    pub mode: KvEvents,
     /// Where its events are, as far as that is configured.
-    pub at: (KvEvents, Option<Settings>),
+    pub configured: Option<Settings>,
     /// How its prompts are written.
     pub form: Arc<Form>,
     /// Where what it holds is noted.
@@ -52,20 +59,21 @@ pub struct Wanted {
     /// What a mirror of them is made for.
     pub blocks_max: u32,
     /// What an earlier process of ours knew of it, until it is used.
-    pub told: Arc<Mutex<Option<Heard>>>,
+    pub remembered: Arc<Mutex<Option<Heard>>>,
 }
 
-impl Wanted {
+impl ToHear {
     /// Whether it is heard in the same way; another index or size of its cache changes nothing of that.
-    fn is_same(&self, other: &Wanted) -> bool {
-        (self.id, &self.at, self.form.id) == (other.id, &other.at, other.form.id)
+    fn is_same(&self, other: &ToHear) -> bool {
+        (self.id, &self.mode, &self.configured, self.form.id)
+            == (other.id, &other.mode, &other.configured, other.form.id)
     }
 
     /// The sockets on which it publishes, where nobody else means those to which it connects itself.
-    async fn told(&self, keeper: &Keeper, place: usize, client: &Client) -> Result<Vec<Settings>, String> {
+    async fn usable_sources(&self, keeper: &Keeper, place: usize, client: &Client) -> Result<Vec<Settings>, String> {
         let sources = self.sources(client).await;
         match &sources {
-            Ok(sources) if self.at.1.is_none() => keeper.comes_by(place, sources),
+            Ok(sources) if self.configured.is_none() => keeper.comes_by(place, sources),
             // What it said before counts again once it is back.
             Err(_) => {}
             _ => keeper.comes_by(place, &[]),
@@ -75,7 +83,7 @@ impl Wanted {
 
     /// The sockets on which it publishes.
     async fn sources(&self, client: &Client) -> Result<Vec<Settings>, String> {
-        if let (_, Some(settings)) = &self.at {
+        if let Some(settings) = &self.configured {
             return Ok(vec![settings.clone()]);
         }
         let answer = self.ask(client, "/kv_event_sources").await?;
@@ -86,7 +94,7 @@ impl Wanted {
         }
     }
 
-    /// The same of SGLang, which tells its flags alone.
+    /// The sockets on which SGLang publishes, which tells its flags alone.
     async fn flagged(&self, client: &Client) -> Result<Vec<Settings>, String> {
         // The first is what it was called before.
         for path in ["/get_server_info", "/server_info"] {
@@ -109,14 +117,19 @@ impl Wanted {
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
         let told = kvevents::listed(answer, &self.host)?.into_iter();
         // It says where, and not who is there, unless an operator takes its word for that.
-        let peers = (self.at.0 != KvEvents::Told).then_some(&self.peers);
+        let peers = (self.mode != KvEvents::Told).then_some(&self.peers);
         Ok(told.map(|(_, told)| Settings { peers: peers.cloned(), ..told }).collect())
     }
 
     async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
-        let (address, authority, key) = &self.call;
-        let (address, key) = (*address, key.as_deref());
-        let call = Call { address, authority, path, key, timeout: ASK_TIMEOUT, bytes_max: ASK_BYTES_MAX };
+        let call = Call {
+            address: self.address,
+            authority: &self.authority,
+            path,
+            key: self.key.as_deref(),
+            timeout: ASK_TIMEOUT,
+            bytes_max: ASK_BYTES_MAX,
+        };
         client.get(&call).await.map_err(|error| error.to_string())
     }
 }
@@ -130,7 +143,7 @@ struct Flags {
 
 /// Who listens to one engine.
 struct Ears {
-    wanted: Wanted,
+    wanted: ToHear,
     hearing: Arc<Hearing>,
     sources: Vec<Settings>,
     /// Each ends with this.
@@ -140,7 +153,7 @@ struct Ears {
 }
 
 impl Ears {
-    fn open(keeper: &Arc<Keeper>, place: usize, wanted: Wanted, sources: Vec<Settings>) -> Ears {
+    fn open(keeper: &Arc<Keeper>, place: usize, wanted: ToHear, sources: Vec<Settings>) -> Ears {
         let hearing = Arc::new(Hearing::new(Arc::clone(keeper), place, &wanted, &sources));
         let sockets = sources.iter().map(|_| JoinSet::new()).collect();
         let mut ears = Ears { wanted, hearing, sources, sockets, asked: Instant::now() };
@@ -171,7 +184,7 @@ impl Ears {
 
     /// Where it publishes now, while it is not heard: who started it again may have given it other ports.
     async fn asked_anew(&mut self, client: &Client) -> Option<Result<Vec<Settings>, String>> {
-        let is_told = self.wanted.at.1.is_none();
+        let is_told = self.wanted.configured.is_none();
         if !is_told || self.asked.elapsed() < ASK_AGAIN || !self.hearing.is_silent() {
             return None;
         }
@@ -187,14 +200,15 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
     let mut ears: Option<Ears> = None;
     let mut said = None;
     loop {
-        let wanted = keeper.fleet().wanted(place);
+        let wanted = keeper.fleet().to_hear(place);
         if let Some(old) = ears.take_if(|ears| !wanted.as_ref().is_some_and(|wanted| wanted.is_same(&ears.wanted))) {
-            old.hearing.end(&old.wanted.told);
+            old.hearing.keep_in(&old.wanted.remembered);
+            old.hearing.end();
             keeper.hears(place, None);
         }
         if let Some(shut) = ears.take_if(|_| keeper.door_taken(place).is_some()) {
             // Who has come in meanwhile may be another.
-            shut.hearing.end(&Mutex::default());
+            shut.hearing.end();
             keeper.hears(place, None);
         }
         let mut wait = TICK;
@@ -208,7 +222,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                     Some(Ok(sources)) if sources == open.sources => said = None,
                     Some(Ok(sources)) => {
                         // Another process, most likely, and other sockets or none: nothing continues what was told.
-                        open.hearing.end(&Mutex::default());
+                        open.hearing.end();
                         keeper.comes_by(place, &sources);
                         let wanted = open.wanted.clone();
                         ears = (!sources.is_empty()).then(|| Ears::open(&keeper, place, wanted, sources));
@@ -221,8 +235,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                 }
             }
             (None, Some(wanted)) => {
-                let found = wanted.told(&keeper, place, &client).await;
-                let nothing = || "it publishes no KV events; `warmfront doctor` says how it would".to_owned();
+                let found = wanted.usable_sources(&keeper, place, &client).await;
                 let why = match found {
                     Ok(sources) if !sources.is_empty() => {
                         let opened = Ears::open(&keeper, place, wanted, sources);
@@ -230,7 +243,7 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
                         ears = Some(opened);
                         None
                     }
-                    Ok(_) => Some(nothing()),
+                    Ok(_) => Some(PUBLISHES_NOTHING.to_owned()),
                     Err(why) => Some(why),
                 };
                 match why {

@@ -51,8 +51,8 @@ pub struct Member {
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
-    /// How often requests for models had been in vain, there and in all, when it was rung for that last, and when that was.
-    pub in_vain: ((u32, u64), Option<Instant>),
+    /// Requests for models that were in vain when it was rung for them last.
+    pub in_vain: InVain,
     /// Rung when shards have counted more trouble with it.
     pub troubled: Arc<Notify>,
     /// How much they had counted when that was looked at.
@@ -63,6 +63,17 @@ pub struct Member {
     pub probe_failures: u64,
     /// How often its `/metrics` could not be read.
     pub scrape_failures: u64,
+}
+
+/// How often requests for models had been in vain when an engine was asked for its models because of that.
+#[derive(Debug, Default)]
+pub struct InVain {
+    /// At the engine.
+    pub there: u32,
+    /// For want of any that serves the model.
+    pub in_all: u64,
+    /// When it was asked.
+    pub rung: Option<Instant>,
 }
 
 /// One endpoint: an address in a slot.
@@ -93,7 +104,7 @@ pub struct Tenancy {
     /// How often the index was told that its cache is empty.
     pub emptied: u64,
     /// What an earlier process of ours knew of what it tells, until that is used.
-    pub told: Arc<Mutex<Option<Heard>>>,
+    pub remembered: Arc<Mutex<Option<Heard>>>,
     /// What is noted of its cache.
     pub unit: Unit,
     /// Whether it has said what it is.
@@ -132,7 +143,7 @@ pub struct Processes {
 impl Processes {
     /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one
     /// that is back.
-    pub fn are_joined(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
+    pub fn join(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
         let Some(began) = began.filter(|began| before != Some(*began)) else {
             let renewed = self.renewed.replace(now);
             return renewed.is_none_or(|renewed| now.saturating_duration_since(renewed) >= BY_TURNS);
@@ -208,7 +219,7 @@ impl Member {
             lock: Lock::Unknown,
             models_error: None,
             models_wanted: Arc::default(),
-            in_vain: ((0, 0), None),
+            in_vain: InVain::default(),
             troubled: Arc::default(),
             trouble: 0,
             ejections: 0,
@@ -260,7 +271,7 @@ impl Member {
         is_known.then(|| self.known_ids().collect())
     }
 
-    /// The same, as far as they are known.
+    /// Ids it serves, as far as they are known.
     pub fn known_ids(&self) -> impl Iterator<Item = &str> {
         let configured = self.upstream.models.iter().map(String::as_str);
         let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());

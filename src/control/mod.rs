@@ -4,7 +4,6 @@
 mod access;
 mod acquaintance;
 mod admin;
-mod answer;
 mod answers;
 mod bank;
 mod bout;
@@ -21,6 +20,7 @@ mod gate;
 pub mod health;
 mod hearing;
 mod keeper;
+pub mod keys;
 mod ladder;
 mod listen;
 pub mod log;
@@ -50,13 +50,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::sleep;
 
-use crate::config::{Config, Upstream};
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
@@ -195,7 +195,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
     let (address, process) = (admin.local_addr()?, setup.process);
     let (legacy, bequest) = (Some(admin.try_clone()?.into()), Arc::clone(&setup.bequest));
-    let keys = setup.config.upstream.iter().map(key).collect::<Result<Vec<_>, _>>()?;
+    let keys = keys::of_all(&setup.config)?;
     let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
     forms.say();
     let mut fleet = Fleet::new(Arc::clone(&setup.config), keys, forms);
@@ -330,21 +330,6 @@ fn between_one_and_all(error: &io::Error) -> io::Error {
     let why = "the listener before this one has the port, and has it until it is closed: from one address to all of the same \
                port, or back, `admin` changes with a stop and a start, and not with SIGUSR2";
     io::Error::new(error.kind(), format!("{error}: {why}"))
-}
-
-/// The key in an engine's `api_key_file`.
-pub fn key(upstream: &Upstream) -> Result<Option<Arc<str>>, StartError> {
-    let file = &upstream.api_key_file;
-    if file.as_os_str().is_empty() {
-        return Ok(None);
-    }
-    let wrong = |why: String| StartError::Key { engine: upstream.label(), file: file.clone(), why };
-    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let key = text.trim();
-    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(wrong("the file must hold the key alone, in visible ASCII".into()));
-    }
-    Ok(Some(key.into()))
 }
 
 #[cfg(test)]

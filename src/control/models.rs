@@ -1,9 +1,15 @@
-//! What an engine serves: its `/v1/models`, and whether it asks for a key.
+//! What an engine serves: its `/v1/models`, and whether it asks for a key; and what ours says of all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writable};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::client::{Call, CallError, Client};
+use super::member::Member;
+use crate::snapshot::ModelsAnswer;
 
 /// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each
 /// publication.
@@ -174,8 +180,36 @@ fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
     Some((cards, list.len().saturating_sub(MODELS_MAX)))
 }
 
+/// What `/v1/models` says of these engines together: each id once, as the first that serves it describes it.
+pub(super) fn merged(members: &[Member]) -> ModelsAnswer {
+    let takes = |member: &Member| member.key.as_ref().filter(|_| member.lock == Lock::Ours).cloned();
+    let hash = |key: Arc<str>| xxh3_64(format!("Bearer {key}").as_bytes());
+    let mut authorizations: Vec<u64> = members.iter().filter_map(takes).map(hash).collect();
+    authorizations.sort_unstable();
+    authorizations.dedup();
+    // Nobody can show a key that we know: who is told of such an engine's models, that engine has to judge.
+    let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.ids().is_some();
+    let mut cards: Vec<Card> = Vec::new();
+    let mut places = HashMap::new();
+    for member in members.iter().filter(|member| !is_hidden(member)) {
+        for card in member.cards() {
+            places.entry(card.id.clone()).or_insert_with(|| {
+                cards.push(card);
+                cards.len() - 1
+            });
+        }
+    }
+    ModelsAnswer {
+        list: (!cards.is_empty()).then(|| list(cards.iter())),
+        cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
+        hides_some: members.iter().any(|member| is_hidden(&member)),
+        authorizations,
+        asks_keys: members.iter().any(|member| member.lock.asks()),
+    }
+}
+
 /// The list of `cards` as `GET /v1/models` answers it.
-pub fn list<'a>(cards: impl Iterator<Item = &'a Card>) -> Bytes {
+fn list<'a>(cards: impl Iterator<Item = &'a Card>) -> Bytes {
     let mut out = b"{\"object\":\"list\",\"data\":[".to_vec();
     for (index, card) in cards.enumerate() {
         if index > 0 {

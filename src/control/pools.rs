@@ -194,7 +194,8 @@ impl Pools {
         }
     }
 
-    /// The same of one engine among so many: who makes up ids without end leaves the others room.
+    /// The id of the pool of that name, which one engine among so many serves: who makes up ids without end leaves the
+    /// others room.
     fn place_for(&mut self, name: &str, engine: &Member, engines: usize) -> Option<PoolId> {
         let brought = self.brought.get(&engine.place).copied().unwrap_or_default();
         if engines > 1 && brought >= SHARE_MAX && !self.places.contains_key(name) {

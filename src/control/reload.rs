@@ -1,19 +1,19 @@
-//! Another configuration in the place of the one in use, while requests run.
+//! Another configuration in the place of the one in use, while requests run: who asks for it, where it comes from, and
+//! what it has changed. The keeper takes it.
 //!
-//! What cannot be had without a restart is said and left as it is. Engines that stay keep their endpoint, what was
-//! learnt of them and their requests; those that go finish what they have.
+//! What cannot be had without a restart is said and left as it is.
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
+use tokio::signal::unix::Signal;
+use tokio::sync::Notify;
 
-use super::fleet::Fleet;
-use super::forms::Forms;
-use super::member::Member;
-use super::{answer, key};
-use crate::config::{Config, Upstream};
+use super::edit::Since;
+use super::keeper::Keeper;
+use super::{Setup, service};
+use crate::config::Config;
 
 /// Where configurations come from, and what else is to follow them.
 pub trait Source: Debug + Send + Sync {
@@ -82,110 +82,87 @@ impl Changes {
     }
 }
 
-/// The keys of all engines, by place.
+/// The reading that SIGHUP asks for next: once for all that come while another is under way, and as the last of them
+/// asks for it.
+#[derive(Debug, Default)]
+struct Next {
+    asked: Mutex<Option<Since>>,
+    bell: Notify,
+}
+
+impl Next {
+    fn ask_for(&self, asked: Since) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
+        self.bell.notify_one();
+    }
+
+    async fn comes(&self) -> Since {
+        loop {
+            self.bell.notified().await;
+            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(asked) = asked {
+                return asked;
+            }
+        }
+    }
+}
+
+/// Has the configuration read with each SIGHUP, for ever.
+pub(super) async fn on_hangup(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
+    let next = Arc::new(Next::default());
+    tokio::spawn(reload_when_asked(Arc::clone(&next), setup.clone(), Arc::clone(&keeper)));
+    while hangup.recv().await.is_some() {
+        // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
+        // signal too.
+        keeper.access().reopen();
+        if setup.process.has_successor() {
+            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
+        } else {
+            next.ask_for(keeper.ask());
+        }
+    }
+}
+
+/// Reads the configuration each time that it is asked for.
+async fn reload_when_asked(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
+    loop {
+        let asked = next.comes().await;
+        // It may have come while another process took this one's place.
+        if setup.process.has_successor() {
+            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
+            continue;
+        }
+        // One that starts has not said READY yet, and is not to say it before it is.
+        let serves = setup.process.all_serving();
+        if serves {
+            service::say_reloading();
+        }
+        let _ = reload_and_say(&keeper, &setup.source, asked).await;
+        if serves {
+            service::say_reloaded();
+        }
+    }
+}
+
+/// Takes another configuration, and says in the log what came of it.
 ///
 /// # Errors
-/// A key that cannot be used, in words.
-pub fn keys(config: &Config) -> Result<Vec<Option<Arc<str>>>, String> {
-    config.upstream.iter().map(|upstream| key(upstream).map_err(|error| error.to_string())).collect()
-}
-
-/// The same where engines that stay keep the keys that are known, and one that is new has `added`.
-pub fn known_keys(config: &Config, known: &[Member], added: Option<&Arc<str>>) -> Vec<Option<Arc<str>>> {
-    let key_of = |upstream: &Upstream| {
-        let same = |member: &&Member| {
-            member.upstream.is_same(upstream) && member.upstream.api_key_file == upstream.api_key_file
-        };
-        let known = known.iter().find(same).map(|member| member.key.clone());
-        known.unwrap_or_else(|| added.cloned())
-    };
-    config.upstream.iter().map(key_of).collect()
-}
-
-impl Fleet {
-    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
-    /// pool first needs it. More engines than were thought of then are served, and cold.
-    pub fn waits_for_restart(&self) -> impl Iterator<Item = &'static str> {
-        let resized = self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes");
-        resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
-    }
-
-    /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.
-    pub fn reconfigure(
-        &mut self,
-        config: Arc<Config>,
-        keys: Vec<Option<Arc<str>>>,
-        forms: Arc<Forms>,
-        now: Instant,
-    ) -> (Vec<String>, Vec<String>) {
-        self.pools.reconfigure(Arc::clone(&config), Arc::clone(&forms));
-        self.forms = forms;
-        self.plan = Arc::new(config.plan());
-        if self.caches.follow(&config) {
-            let emptied = self.members.iter_mut().filter_map(|member| member.now.as_mut());
-            emptied.for_each(|tenancy| tenancy.emptied += 1);
-            for (member, tenancy) in self.members.iter().filter_map(|member| Some((member, member.now.as_ref()?))) {
-                self.caches.empty(tenancy.id, tenancy.tokens(), self.token_bytes(member), tenancy.unit);
+/// What is wrong with it; nothing has changed then.
+pub(super) async fn reload_and_say(
+    keeper: &Arc<Keeper>,
+    source: &Arc<dyn Source>,
+    asked: Since,
+) -> Result<Changes, String> {
+    let outcome = keeper.reload(source, asked).await;
+    match &outcome {
+        Ok(changes) => {
+            let Changes { added, removed, rekeyed, changed, restart } = changes;
+            tracing::info!(?changed, ?added, ?removed, ?rekeyed, "configuration taken");
+            if !restart.is_empty() {
+                tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
             }
         }
-        self.session_headers = session_headers(&config);
-        self.config = config;
-        self.follow(keys, now)
+        Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),
     }
-
-    /// Has the members be those of the configuration, in its order.
-    pub(super) fn follow(&mut self, keys: Vec<Option<Arc<str>>>, now: Instant) -> (Vec<String>, Vec<String>) {
-        let config = Arc::clone(&self.config);
-        let mut before = std::mem::take(&mut self.members);
-        let mut added = Vec::new();
-        for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
-            let same = |member: &Member| member.upstream.is_same(upstream);
-            let member = match before.iter().position(same) {
-                Some(at) => Member { upstream: upstream.clone(), key, ..before.remove(at) },
-                None => {
-                    added.push(upstream.label());
-                    self.newcomer(upstream, key)
-                }
-            };
-            self.members.push(member);
-        }
-        self.members.iter_mut().for_each(|member| inherit(member, &before));
-        let removed = before.iter().map(|member| member.name.to_string()).collect();
-        for member in before {
-            self.bank.leaves(&member);
-            if let Some(tenancy) = &member.now {
-                self.let_finish(member.endpoint(tenancy), now);
-            }
-        }
-        // Also those that have another address under the same name.
-        self.members.iter_mut().for_each(|member| self.bank.returns(member));
-        self.forget_the_gone();
-        self.forget_strangers();
-        self.pools.membership_changed();
-        self.answer = answer::of(&self.members);
-        (added, removed)
-    }
-
-    fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
-        self.places += 1;
-        Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0)
-    }
-}
-
-/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves,
-/// it is taken to serve what that did, lest its models be nobody's meanwhile.
-fn inherit(member: &mut Member, gone: &[Member]) {
-    let is_new = member.now.is_none() && member.models.is_none();
-    let same = gone.iter().find(|gone| is_new && gone.upstream.url == member.upstream.url);
-    if let Some(gone) = same {
-        member.models.clone_from(&gone.models);
-        if gone.key == member.key {
-            member.lock = gone.lock;
-        }
-    }
-}
-
-/// The names of fields that may carry a session key.
-pub(super) fn session_headers(config: &Config) -> Arc<[Box<str>]> {
-    config.routing.session_headers.iter().map(|name| name.as_str().into()).collect()
+    outcome
 }

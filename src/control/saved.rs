@@ -59,7 +59,7 @@ pub struct Engine {
     /// Of which process.
     pub process: Process,
     /// What it had said.
-    pub told: Option<Heard>,
+    pub remembered: Option<Heard>,
     /// What the index held, as it keeps it.
     pub rows: Option<Rows>,
 }
@@ -185,8 +185,8 @@ impl Saved {
                 listed.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: rest.part(length)? }));
             let of = |(rank, next, time, is_whole)| Reached { rank, next, time: f64::from_bits(time), is_whole };
             let sockets = listed.sockets.into_iter().map(|all| all.into_iter().map(of).collect()).collect();
-            let told = listed.form.map(|form| Heard { form, sockets, mirrors });
-            saved.add(&listed.name, Engine { process: listed.process, told, rows: rows.transpose()? });
+            let remembered = listed.form.map(|form| Heard { form, sockets, mirrors });
+            saved.add(&listed.name, Engine { process: listed.process, remembered, rows: rows.transpose()? });
         }
         rest.end()?;
         Ok(saved)
@@ -369,21 +369,21 @@ fn writer(beside: &OsStr, name: &OsStr) -> Option<Pid> {
 impl Engine {
     /// What stands behind the first line, in the order of [`Listed`].
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let mirrors = self.told.iter().flat_map(|told| &told.mirrors).map(|(_, bytes)| &**bytes);
+        let mirrors = self.remembered.iter().flat_map(|heard| &heard.mirrors).map(|(_, bytes)| &**bytes);
         mirrors.chain(self.rows.iter().map(|rows| &*rows.bytes))
     }
 }
 
 impl Listed {
     fn of(name: &str, engine: &Engine) -> Listed {
-        let told = engine.told.as_ref();
+        let heard = engine.remembered.as_ref();
         let of = |reached: &Reached| (reached.rank, reached.next, reached.time.to_bits(), reached.is_whole);
-        let sockets = told.map(|told| told.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
-        let mirrors = told.map(|told| told.mirrors.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect());
+        let sockets = heard.map(|heard| heard.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
+        let mirrors = heard.map(|heard| heard.mirrors.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect());
         Listed {
             name: name.to_owned(),
             process: engine.process,
-            form: told.map(|told| told.form),
+            form: heard.map(|heard| heard.form),
             sockets: sockets.unwrap_or_default(),
             mirrors: mirrors.unwrap_or_default(),
             rows: engine.rows.as_ref().map(|rows| (rows.layout, rows.bytes.len())),
@@ -410,8 +410,8 @@ mod tests {
         };
         let rows = Rows { layout: 5, bytes: vec![10, 0, 255] };
         let mut saved = Saved::default();
-        saved.add("gpu-1", Engine { process, told: Some(told), rows: Some(rows) });
-        saved.add("gpu-2", Engine { process, told: None, rows: None });
+        saved.add("gpu-1", Engine { process, remembered: Some(told), rows: Some(rows) });
+        saved.add("gpu-2", Engine { process, remembered: None, rows: None });
         (saved, process)
     }
 
@@ -477,7 +477,7 @@ mod tests {
             let reached = Reached { rank: 0, next: 1, time, is_whole: true };
             let told = Heard { form: 1, sockets: vec![vec![reached]], mirrors: vec![] };
             let mut saved = Saved::default();
-            saved.add("gpu-1", Engine { process, told: Some(told), rows: None });
+            saved.add("gpu-1", Engine { process, remembered: Some(told), rows: None });
             let mut again = of(&bytes(&saved)).unwrap();
             assert_eq!(again.engines, saved.engines);
             assert!(again.take("gpu-1", Some(&process)).is_some(), "{time}");
@@ -565,7 +565,7 @@ mod tests {
         let mut writing = Writing::to(&folder.caches(), 0).unwrap();
         for engine in 1..=8 {
             let rows = Rows { layout: 5, bytes: vec![engine; 1 << 20] };
-            writing.add(&format!("gpu-{engine}"), &Engine { process, told: None, rows: Some(rows) }).unwrap();
+            writing.add(&format!("gpu-{engine}"), &Engine { process, remembered: None, rows: Some(rows) }).unwrap();
             assert_eq!(writing.parts.get_ref().metadata().unwrap().len(), u64::from(engine) << 20);
             assert_eq!(fs::read(folder.caches()).unwrap(), b"before");
             assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left where it ends now");

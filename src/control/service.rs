@@ -2,18 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Setup;
-use super::edit::Since;
 use super::keeper::Keeper;
-use super::reload::{Changes, Source};
+use super::reload;
 use crate::counters::stats::Stats;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
@@ -54,7 +52,7 @@ impl Asked {
 /// configuration anew. To be called within a runtime.
 pub(super) fn signals(setup: &Setup, hangup: Signal, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
-    tokio::spawn(reloads(hangup, setup.clone(), Arc::clone(keeper)));
+    tokio::spawn(reload::on_hangup(hangup, setup.clone(), Arc::clone(keeper)));
     let keeper = Arc::clone(keeper);
     tokio::spawn(async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
@@ -105,86 +103,6 @@ impl Ends {
             else => None,
         }
     }
-}
-
-/// The reading that SIGHUP asks for next: once for all that come while another is under way, and as the last of them
-/// asks for it.
-#[derive(Debug, Default)]
-struct Next {
-    asked: Mutex<Option<Since>>,
-    bell: Notify,
-}
-
-impl Next {
-    fn is(&self, asked: Since) {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
-        self.bell.notify_one();
-    }
-
-    async fn comes(&self) -> Since {
-        loop {
-            self.bell.notified().await;
-            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(asked) = asked {
-                return asked;
-            }
-        }
-    }
-}
-
-async fn reloads(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
-    let next = Arc::new(Next::default());
-    tokio::spawn(read_anew(Arc::clone(&next), setup.clone(), Arc::clone(&keeper)));
-    while hangup.recv().await.is_some() {
-        // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
-        // signal too.
-        keeper.access().reopen();
-        if setup.process.has_successor() {
-            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
-        } else {
-            next.is(keeper.ask());
-        }
-    }
-}
-
-/// Reads the configuration each time that it is asked for.
-async fn read_anew(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
-    loop {
-        let asked = next.comes().await;
-        // It may have come while another process took this one's place.
-        if setup.process.has_successor() {
-            setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
-            continue;
-        }
-        // One that starts has not said READY yet, and is not to say it before it is.
-        let serves = setup.process.all_serving();
-        if serves {
-            say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
-        }
-        let _ = reload(&keeper, &setup.source, asked).await;
-        if serves {
-            say(&[NotifyState::Ready]);
-        }
-    }
-}
-
-/// Takes another configuration, and says in the log what came of it.
-///
-/// # Errors
-/// What is wrong with it; nothing has changed then.
-pub(super) async fn reload(keeper: &Arc<Keeper>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
-    let outcome = keeper.reload(source, asked).await;
-    match &outcome {
-        Ok(changes) => {
-            let Changes { added, removed, rekeyed, changed, restart } = changes;
-            tracing::info!(?changed, ?added, ?removed, ?rekeyed, "configuration taken");
-            if !restart.is_empty() {
-                tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
-            }
-        }
-        Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),
-    }
-    outcome
 }
 
 /// READY: every shard accepts connections. The service manager is to keep the sockets: should this process die, those
@@ -254,6 +172,16 @@ impl Turning {
         }
         self.seen.iter().all(|(_, looks)| *looks < self.looks)
     }
+}
+
+/// Another configuration is being read.
+pub(super) fn say_reloading() {
+    say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
+}
+
+/// It is taken, or it is not.
+pub(super) fn say_reloaded() {
+    say(&[NotifyState::Ready]);
 }
 
 /// The service manager is to watch another process from now on.

@@ -1,18 +1,14 @@
 //! Predictions of one endpoint's cache beside what its engine says: reply by reply, or where replies do not tell, by what
 //! it counts in `/metrics`.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::answers::{Answered, Answers};
-use super::calibration::{self, Calibration};
-use super::fleet::Fleet;
+use super::calibration::Calibration;
 use super::ladder::{Ladder, Tells, WINDOW_REQUESTS, WINDOW_TOKENS};
-use super::member::Member;
 use super::scrape::Reading;
-use crate::counters::{Asked, Compared, Deeds, Predictions, Text};
-use crate::fleet::{EndpointId, EngineLoad, METHODS, Method, Turnover};
-use crate::snapshot::Pool;
+use crate::counters::{Asked, Compared, Predictions, Text};
+use crate::fleet::{EngineLoad, METHODS, Method};
 
 /// What we had sent to an engine while its `/metrics` was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -92,7 +88,7 @@ impl Truth {
     }
 
     /// Reads what replies told since. Whether it is on another rung than when it was asked last.
-    fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> bool {
+    pub(super) fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> bool {
         let here = (Method::ALL.map(|method| predictions.compared(slot, method)), predictions.text(slot));
         let (compared, text) = self.seen.replace(here).unwrap_or(here);
         if here.1 != text {
@@ -110,78 +106,11 @@ impl Truth {
     }
 
     /// What was compared by scrapes alone since this was asked last, by method: it is counted at no slot.
-    fn untold(&mut self) -> Option<[Compared; METHODS]> {
+    pub(super) fn untold(&mut self) -> Option<[Compared; METHODS]> {
         let untold = std::mem::take(&mut self.untold);
         let method = if self.ladder.rung().is_exact() { Method::Precise } else { Method::Warm };
         let of = |other| if other == method { untold } else { Compared::default() };
         (untold.requests > 0).then(|| Method::ALL.map(of))
-    }
-}
-
-/// An endpoint that is on another rung.
-#[derive(Debug)]
-pub struct Moved {
-    /// Its engine's name.
-    pub engine: Arc<str>,
-    /// Where it is, and why.
-    pub ladder: Ladder,
-}
-
-impl Fleet {
-    /// Compares what was predicted with what is known by now. Answers who is on another rung, and whether shards must know.
-    pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> (Vec<Moved>, bool) {
-        let (mut moved, mut first_told) = (Vec::new(), false);
-        for member in &mut self.members {
-            let Some(tenancy) = &mut member.now else { continue };
-            let knew = tenancy.truth.calibration.token_bytes().is_some();
-            let on_another = tenancy.truth.look(tenancy.id.slot, predictions, now);
-            first_told |= !knew && tenancy.truth.calibration.token_bytes().is_some();
-            if let Some(compared) = tenancy.truth.untold() {
-                self.bank.keep(Arc::clone(&member.name), &Deeds { compared, ..Deeds::default() });
-            }
-            if on_another {
-                moved.push(Moved { engine: Arc::clone(&member.name), ladder: tenancy.truth.ladder.clone() });
-            }
-        }
-        if first_told {
-            self.size_caches();
-        }
-        let changed = first_told || !moved.is_empty();
-        (moved, changed)
-    }
-
-    /// Another process answers there: its cache is empty, and nothing wrong is known of it, nor of what requests came to.
-    pub(super) fn starts_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
-        let config = Arc::clone(&self.config);
-        if let Some(tenancy) = self.tenancy(place, id) {
-            tenancy.course.starts_anew(&config.health, now);
-        }
-        self.is_emptied(place, id, tokens, now);
-    }
-
-    /// Its cache is empty, or may be, and nothing wrong is known of it. `tokens`: how many it holds.
-    pub(super) fn is_emptied(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
-        let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
-        let Some(tenancy) = self.tenancy(place, id) else { return };
-        tenancy.truth.restarted(now);
-        tenancy.emptied += 1;
-        (tenancy.process, tenancy.kind) = (None, None);
-        tenancy.asleep = false;
-        tenancy.turnover = Turnover::default();
-        let unit = tenancy.unit;
-        self.caches.empty(id, tokens, token_bytes, unit);
-        // It may serve others than the one before, and no failed probe tells of a restart that is quick.
-        if let Some(member) = self.members.iter_mut().find(|member| member.place == place) {
-            member.models_doubted |= member.models.is_some();
-            member.models_wanted.notify_one();
-        }
-    }
-
-    /// Bytes that a token stands for at one engine: as it told itself, else as those told who serve the same.
-    pub(super) fn token_bytes(&self, member: &Member) -> f32 {
-        let told = |member: &Member| member.now.as_ref()?.truth.calibration.token_bytes();
-        let others = || self.members.iter().filter(|other| other.shares_a_model(member)).filter_map(told);
-        told(member).unwrap_or_else(|| calibration::mean(others()))
     }
 }
 

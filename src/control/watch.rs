@@ -24,11 +24,11 @@ use crate::fleet::Health;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Least time before a probe that failed connects and faults, which shards count, make early.
 const EARLIEST: Duration = Duration::from_millis(50);
-/// The same behind one that was early itself.
+/// Least time before an early probe behind one that was early itself.
 const EARLY_AGAIN: Duration = Duration::from_millis(250);
 /// Between two look-ups of a name that has no address yet.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
-/// The same of the name of an engine that is down: it may have moved.
+/// Between two look-ups of the name of an engine that is down: it may have moved.
 const RESOLVE_DOWN: Duration = Duration::from_secs(5);
 /// A page of metrics of so many bytes is long: without adapters they take a tenth of that.
 const LONG_PAGE: usize = 1 << 20;

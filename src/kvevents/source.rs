@@ -56,24 +56,20 @@ impl Source {
         let role = Role::Subscriber(settings.topic.clone().into_bytes());
         let peer = Peer { addresses: settings.peers.clone(), host: String::new() };
         let door = Door::new(settings.events.clone(), peer, role, pace);
-        let (live, replayed) = (Batch::default(), Batch::default());
-        let (sequences, asks, counts) = (Vec::new(), Vec::new(), Counts::default());
-        let (link, pending, asked, replay) = (None, None, None, None);
-        let is_behind = false;
         Source {
             settings,
             pace,
             door,
-            link,
-            sequences,
-            live,
-            pending,
-            asked,
-            replay,
-            replayed,
-            asks,
-            is_behind,
-            counts,
+            link: None,
+            sequences: Vec::new(),
+            live: Batch::default(),
+            pending: None,
+            asked: None,
+            replay: None,
+            replayed: Batch::default(),
+            asks: Vec::new(),
+            is_behind: false,
+            counts: Counts::default(),
         }
     }
 

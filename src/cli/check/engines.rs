@@ -13,7 +13,7 @@ use crate::config::{Config, Health, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
 use crate::control::scrape::{EngineKind, Page, Reading};
-use crate::control::{key, names, unserved};
+use crate::control::{keys, names, unserved};
 
 /// An engine may be busy, and `check` is in no hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     let configured = (!upstream.models.is_empty()).then(|| upstream.models.iter().cloned().collect());
     let alone = |findings: Vec<Finding>| Looked { findings, ids: configured.clone(), ..Looked::default() };
     let name = upstream.label();
-    let key = match key(&upstream) {
+    let key = match keys::of(&upstream) {
         Ok(key) => key,
         // Said among the files, and only where it is a fault.
         Err(_) => return alone(vec![Finding::good(name, "is not asked, for want of its key")]),

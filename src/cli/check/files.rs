@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Finding;
 use crate::config::{Access, Config};
-use crate::control::{key, saved, writable};
+use crate::control::{keys, saved, writable};
 
 /// Folders that systemd makes for the unit, shows to it alone, and names to it in these variables.
 const OF_THE_UNIT: [(&str, &str); 2] =
@@ -23,7 +23,7 @@ const FOLDER: &str = "CREDENTIALS_DIRECTORY";
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     for upstream in &config.upstream {
-        if let Err(why) = key(upstream) {
+        if let Err(why) = keys::of(upstream) {
             found.push(unless_of_the_unit(&upstream.api_key_file, Finding::wrong(upstream.label(), why.to_string())));
         }
     }

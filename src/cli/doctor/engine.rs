@@ -18,7 +18,7 @@ use crate::config::{Config, KvEvents, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
 use crate::control::scrape::EngineKind;
-use crate::control::{key, names};
+use crate::control::{keys, names};
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -69,7 +69,7 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     };
     let unreachable =
         |examined: Examined, why: String| Examined { findings: vec![Finding::advice("server", why)], ..examined };
-    let (key, keyless) = match key(&upstream) {
+    let (key, keyless) = match keys::of(&upstream) {
         Ok(key) => (key, None),
         Err(error) => {
             let is_the_units = upstream.api_key_file.starts_with(CREDENTIALS);

@@ -15,7 +15,8 @@ const KEPT_SECONDS: u32 = 600;
 /// No other ledger is looked at in one turn once those changed had room for so many blocks: milliseconds, twenty where
 /// half of them go.
 const BLOCKS_AT_ONCE: u32 = 1 << 17;
-/// The same for one engine that lacks room, and is cold in all that it lacks: all of an index of the usual size.
+/// No other ledger is looked at for one engine that lacks room, and is cold in all that it lacks, once those that were
+/// had room for so many blocks: all of an index of the usual size.
 const BLOCKS_FOR_ONE: u32 = 8 * BLOCKS_AT_ONCE;
 
 /// What one endpoint has of the index.
@@ -24,7 +25,7 @@ pub struct Part {
     pub(super) id: EndpointId,
     /// Tokens that its cache has room for, by its own word.
     pub(super) tokens: Option<u64>,
-    /// The same as text; not known: it is taken for one of [`crate::index::Index::share`].
+    /// Bytes of text that its cache has room for; not known: it is taken for one of [`crate::index::Index::share`].
     pub(super) bytes: Option<u64>,
     unit: Unit,
     /// The second until which it claims room for steps, noted or not.

@@ -53,7 +53,7 @@ pub(super) fn least(config: &Config) -> Capacity {
     smallest(endpoints, config.listens())
 }
 
-/// The same for so many slots.
+/// The smallest index for so many slots.
 pub(super) fn smallest(endpoints: usize, lengths: bool) -> Capacity {
     Capacity { endpoints, blocks: endpoints * Capacity::BLOCKS_MIN, lengths }
 }

@@ -6,9 +6,8 @@ use super::Fleet;
 use crate::config::KvEvents;
 use crate::control::caches::Unit;
 use crate::control::forms::Forms;
-use crate::control::hearing::Hearing;
 use crate::control::ladder::Tells;
-use crate::control::listen::Wanted;
+use crate::control::listen::ToHear;
 use crate::control::saved::{Engine, Rows, Saved};
 use crate::fleet::EndpointId;
 use crate::index::Saved as Row;
@@ -22,7 +21,7 @@ const BLOCKS_UNSAID: u32 = 1 << 16;
 
 impl Fleet {
     /// What the engine at `place` is to be listened to for, if it is.
-    pub fn wanted(&self, place: usize) -> Option<Wanted> {
+    pub fn to_hear(&self, place: usize) -> Option<ToHear> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
         let index = self.caches.index()?;
@@ -37,18 +36,21 @@ impl Fleet {
         let (tokens, block_size) = size.unwrap_or((0, 1));
         let blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
         let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
-        Some(Wanted {
+        Some(ToHear {
             id: tenancy.id,
             host: member.host_of(tenancy.address),
             peers: member.addresses_of(tenancy.address),
-            call: (tenancy.address, member.upstream.url.authority(), member.key.clone()),
-            at: (member.upstream.kv_events.clone(), member.upstream.kv_source().ok().flatten()),
+            address: tenancy.address,
+            authority: member.upstream.url.authority(),
+            key: member.key.clone(),
+            mode: member.upstream.kv_events.clone(),
+            configured: member.upstream.kv_source().ok().flatten(),
             form: form.clone(),
             index,
             began: reading.and_then(|reading| reading.started),
             blocks,
             blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
-            told: Arc::clone(&tenancy.told),
+            remembered: Arc::clone(&tenancy.remembered),
         })
     }
 
@@ -112,19 +114,18 @@ impl Fleet {
     }
 
     /// Of engines that are not configured any more nothing is kept.
-    pub(in crate::control) fn forget_strangers(&mut self) {
+    pub(super) fn forget_strangers(&mut self) {
         let Fleet { remembered, members, .. } = self;
         remembered.retain(|name| members.iter().any(|member| &*member.name == name));
     }
 
-    /// What is known of the engine at `place`, by its name, if it says which process it is. `heard`: what of it it has
-    /// told itself.
-    pub fn saved(&self, place: usize, heard: Option<&Hearing>) -> Option<(Arc<str>, Engine)> {
+    /// What is known of the engine at `place`, by its name, if it says which process it is; without what it has told
+    /// itself.
+    pub fn saved(&self, place: usize) -> Option<(Arc<str>, Engine)> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
         let process = tenancy.process?;
-        let told = heard.map(Hearing::saved);
-        Some((Arc::clone(&member.name), Engine { process, told, rows: self.rows(tenancy.id) }))
+        Some((Arc::clone(&member.name), Engine { process, remembered: None, rows: self.rows(tenancy.id) }))
     }
 
     /// How many bytes the rows of all engines take.
@@ -155,7 +156,7 @@ impl Fleet {
             return false;
         };
         match member.ids() {
-            Some(_) => self.wanted(place).is_some_and(|wanted| wanted.form.id == form),
+            Some(_) => self.to_hear(place).is_some_and(|wanted| wanted.form.id == form),
             None => self.forms.folders().any(|(_, known)| known.form.id == form),
         }
     }
@@ -168,7 +169,7 @@ impl Fleet {
         // Of who has slept since then nothing is there.
         let Some(known) = known.filter(|_| self.member(place).is_some_and(|member| !member.asleep())) else { return };
         let Some(index) = self.caches.index() else { return };
-        if known.told.as_ref().is_some_and(|told| self.may_hear(place, told.form)) {
+        if known.remembered.as_ref().is_some_and(|heard| self.may_hear(place, heard.form)) {
             self.notes(place, id, Unit::Steps);
         }
         let mut restored = 0;
@@ -185,7 +186,7 @@ impl Fleet {
             // One whose parent did not fit does not fit either.
             restored += u32::from(index.restore(row_of(parent), block, id).unwrap_or(false));
         }
-        let is_told = known.told.is_some();
+        let is_told = known.remembered.is_some();
         tracing::info!(
             engine = &*name,
             blocks = restored,
@@ -193,7 +194,7 @@ impl Fleet {
             "what was known of this engine's cache is known again"
         );
         if let Some(tenancy) = self.tenancy(place, id) {
-            *tenancy.told.lock().unwrap_or_else(PoisonError::into_inner) = known.told;
+            *tenancy.remembered.lock().unwrap_or_else(PoisonError::into_inner) = known.remembered;
         }
     }
 }

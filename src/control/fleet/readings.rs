@@ -32,7 +32,7 @@ impl Fleet {
                 let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
                 let tokens = tenancy.tokens();
                 if cannot_say {
-                    self.is_emptied(place, id, tokens, now);
+                    self.empty_cache(place, id, tokens, now);
                 }
                 return cannot_say;
             }
@@ -51,13 +51,13 @@ impl Fleet {
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;
         // Its cache is gone with its memory.
         let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
-        let anew = another && tenancy.processes.are_joined(began, reading.started, now);
+        let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
         if anew {
-            self.starts_anew(place, id, capacity, now);
+            self.begin_anew(place, id, capacity, now);
         } else if emptied {
-            self.is_emptied(place, id, capacity, now);
+            self.empty_cache(place, id, capacity, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);
@@ -83,7 +83,7 @@ impl Fleet {
     }
 
     /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
-    pub(in crate::control) fn size_caches(&mut self) {
+    pub(super) fn size_caches(&mut self) {
         for at in 0..self.members.len() {
             let member = &self.members[at];
             let Some(tenancy) = &member.now else { continue };

@@ -41,8 +41,8 @@ pub(super) struct Leaving {
 impl Fleet {
     /// Gives a member an endpoint at one of its addresses, unless it is at one of them.
     pub(super) fn seat(&mut self, at: usize, now: Instant) -> bool {
-        let Some(address) = self.is_to_be_at(at) else { return false };
-        if self.makes_room(at, now) {
+        let Some(address) = self.next_address(at) else { return false };
+        if self.make_room(at, now) {
             return true;
         }
         let member = &self.members[at];
@@ -57,7 +57,7 @@ impl Fleet {
 
     /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
     /// would be asked for ever where it no longer is.
-    fn makes_room(&mut self, at: usize, now: Instant) -> bool {
+    fn make_room(&mut self, at: usize, now: Instant) -> bool {
         let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
         let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
         else {
@@ -81,7 +81,7 @@ impl Fleet {
 
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than
     /// engines move.
-    fn is_to_be_at(&self, at: usize) -> Option<SocketAddr> {
+    fn next_address(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
         let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
         member.addresses.first().copied().filter(|_| !stays)
@@ -107,7 +107,7 @@ impl Fleet {
             turnover: Turnover::default(),
             truth: Truth::new(now),
             emptied: 0,
-            told: Arc::default(),
+            remembered: Arc::default(),
             unit: Unit::default(),
             is_known: false,
             began: None,
@@ -136,7 +136,7 @@ impl Fleet {
     }
 
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.
-    pub(in crate::control) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
+    pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
         let endpoint = Endpoint { health: Health::Draining, ..endpoint };
@@ -195,7 +195,7 @@ impl Fleet {
         // An address that was found once, such as one that is configured, is not found again: who had no slot for it
         // then has one now, as far as they last.
         for at in 0..self.members.len() {
-            if self.is_to_be_at(at).is_some() && !self.seat(at, now) {
+            if self.next_address(at).is_some() && !self.seat(at, now) {
                 break;
             }
         }
@@ -214,7 +214,7 @@ impl Fleet {
         deeds
     }
 
-    pub(in crate::control) fn forget_the_gone(&mut self) {
+    pub(super) fn forget_the_gone(&mut self) {
         let members = self.members.iter().map(|member| &member.name);
         let here: HashSet<&Arc<str>> =
             members.chain(self.slots.iter().filter_map(|slot| slot.tenant.as_ref())).collect();

@@ -77,7 +77,7 @@ fn an_engine_that_moves_answers_a_probe_before_it_gets_requests_if_others_serve(
     assert_eq!(health(&fleet), [Health::Down, Health::Up, Health::Unknown], "nobody else has the third one's model");
     assert!(fleet.members()[0].why().is_some_and(|why| why.contains("new address")));
     up(&mut fleet, 0);
-    assert!(fleet.members()[0].now.as_ref().unwrap().course.starts_slowly(), "with an empty cache");
+    assert!(fleet.members()[0].now.as_ref().unwrap().course.is_starting_slowly(), "with an empty cache");
     // Both that serve it move at once: one of them is tried all the same.
     assert!(fleet.resolved(0, vec![at(3)], now) && fleet.resolved(1, vec![at(4)], now));
     assert_eq!(health(&fleet), [Health::Down, Health::Unknown, Health::Unknown]);
@@ -214,7 +214,7 @@ fn how_large_a_cache_is_outlasts_what_its_engine_says_of_its_load() {
     now += Duration::from_millis(fleet.config.control.stale_after_ms + 1);
     assert!(fleet.tick(now, |_| 0, nothing));
     assert_eq!(known(&mut fleet), (None, Some(16_000)));
-    fleet.starts_anew(0, id, None, now);
+    fleet.begin_anew(0, id, None, now);
     assert_eq!(known(&mut fleet), (None, None));
 }
 

@@ -44,7 +44,7 @@ pub enum Turn {
     Ejected(Why, Duration),
     /// Failed, and stays, because too many others are out.
     Spared,
-    /// The same, too soon to say it again: faults may go on as fast as requests come.
+    /// Failed, and stays, too soon to say it again: faults may go on as fast as requests come.
     SparedAgain,
     /// Gets one request at a time, beside what is open there from before.
     Trial,

@@ -11,7 +11,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::notes::Notes;
 use super::{Hearing, Inner, Rank};
-use crate::control::listen::Wanted;
+use crate::control::listen::ToHear;
 use crate::kvevents::{Batch, Event};
 use crate::limits::MIRROR_BLOCKS_MAX;
 use crate::mirror::{Halt, Mirror, Reading, Stint, Telling};
@@ -157,7 +157,7 @@ impl Hearing {
     }
 
     /// The engine has more blocks than was thought: mirrors get room for them, as far as there is any.
-    pub(super) async fn grow(&self, wanted: &Wanted) {
+    pub(super) async fn grow(&self, wanted: &ToHear) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
         for number in numbers {
             let (mirror, most) = {
@@ -231,7 +231,7 @@ impl Inner {
     }
 
     /// Room of each mirror where there are to be so many blocks; 0: as there is.
-    pub(super) fn most(&self, wanted: &Wanted) -> u32 {
+    pub(super) fn most(&self, wanted: &ToHear) -> u32 {
         let grows = wanted.blocks > 0 && wanted.blocks != self.blocks && wanted.blocks_max > self.blocks_max;
         let each = MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32;
         if grows { wanted.blocks_max.min(each) } else { 0 }

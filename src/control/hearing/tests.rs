@@ -38,7 +38,7 @@ fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
 }
 
 /// Of the engine that is the fleet's only one.
-fn member(blocks_max: u32) -> (Hearing, Wanted) {
+fn member(blocks_max: u32) -> (Hearing, ToHear) {
     let mut config =
         Config { upstream: vec![Upstream::new("http://engine:8000".parse().unwrap())], ..Config::default() };
     config.routing.policy = Policy::Precise;
@@ -55,7 +55,7 @@ fn hearing_of(
     index: Arc<Index>,
     blocks_max: u32,
     sources: &[Settings],
-) -> (Hearing, Wanted) {
+) -> (Hearing, ToHear) {
     let config: Arc<Config> = Arc::default();
     let published = Published::leak(fleet.snapshot());
     let access = Arc::new(AccessLog::new(Process::leak(1), published));
@@ -63,18 +63,21 @@ fn hearing_of(
     let texts: Vec<Vec<u8>> = (0..100).map(|id| format!("t{id} ").into_bytes()).collect();
     let tokens: Vec<Option<&[u8]>> = texts.iter().map(|text| Some(&text[..])).collect();
     let vocabulary = Arc::new(Vocabulary::new(&tokens, &[], Lead::Nowhere, &[]));
-    let wanted = Wanted {
+    let wanted = ToHear {
         id,
         host: String::new(),
-        call: (SocketAddr::from(([127, 0, 0, 1], 1)), String::new(), None),
+        address: SocketAddr::from(([127, 0, 0, 1], 1)),
+        authority: String::new(),
+        key: None,
         peers: Arc::new([]),
-        at: (KvEvents::Auto, None),
+        mode: KvEvents::Auto,
+        configured: None,
         form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
         index,
         began: None,
         blocks: 0,
         blocks_max,
-        told: Arc::default(),
+        remembered: Arc::default(),
     };
     (Hearing::new(Arc::new(keeper), 0, &wanted, sources), wanted)
 }
@@ -228,7 +231,7 @@ impl Sink for Links {
 }
 
 /// Whether the index has what the engine holds, and no more.
-fn is_noted(hearing: &Hearing, wanted: &Wanted) -> bool {
+fn is_noted(hearing: &Hearing, wanted: &ToHear) -> bool {
     let mut links = Links::default();
     hearing.inner().ranks.values().for_each(|rank| rank.mirror.retell(&mut links));
     let held = links.0.iter().filter(|link| wanted.index.append(Some(**link), &[], wanted.id, Origin::Engine).is_ok());
@@ -236,7 +239,7 @@ fn is_noted(hearing: &Hearing, wanted: &Wanted) -> bool {
 }
 
 /// A shard stands still for as long as that takes, in the midst of writing for the engine.
-async fn while_a_shard_stands_still(wanted: &Wanted, run: impl Future<Output = ()>) {
+async fn while_a_shard_stands_still(wanted: &ToHear, run: impl Future<Output = ()>) {
     let (index, id) = (Arc::clone(&wanted.index), wanted.id);
     index.insert(&[1 << 40], id, Origin::Choice).unwrap();
     let (begun, begins) = mpsc::channel();

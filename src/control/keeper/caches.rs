@@ -107,14 +107,14 @@ impl Keeper {
             return;
         }
         // Two at a time would write one file.
-        let mut told = self.saving.said.lock().await;
+        let mut was_said = self.saving.said.lock().await;
         match self.write(&path, process).await {
             Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
             // The disk took its time.
             Ok(None) if process.has_successor() => {}
             Ok(None) => {
                 let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
-                if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *told, true) {
+                if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *was_said, true) {
                     tracing::warn!(
                         "caches_file keeps nothing: no engine tells process_start_time_seconds in its /metrics, by which it would be known again"
                     );
@@ -127,8 +127,8 @@ impl Keeper {
         }
     }
 
-    /// The same for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless, until
-    /// another process is in this one's place.
+    /// Writes it down for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless,
+    /// until another process is in this one's place.
     pub async fn save_within(self: &Arc<Self>, process: &'static Process, limit: Duration) {
         let keeper = Arc::clone(self);
         let saving = tokio::spawn(async move { keeper.save(process).await });
@@ -151,8 +151,10 @@ impl Keeper {
         };
         let mut writing = None;
         for place in places {
-            let known = self.fleet().saved(place, heard.get(&place).map(|(_, hearing)| &**hearing));
-            if let Some((name, engine)) = known {
+            let known = self.fleet().saved(place);
+            if let Some((name, mut engine)) = known {
+                // Not while the fleet is held: who changes a hearing holds that, and then the fleet.
+                engine.remembered = heard.get(&place).map(|(_, hearing)| hearing.saved());
                 remembered.retain(|known| *known != *name);
                 writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
             }
@@ -170,7 +172,7 @@ impl Keeper {
         self.saving.failures.load(Ordering::Relaxed)
     }
 
-    /// The same each minute, until another process is in this one's place: then that is what it knows.
+    /// Writes it down each minute, until another process is in this one's place: then that is what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         loop {
             sleep(SAVED_EVERY).await;
@@ -251,7 +253,8 @@ mod tests {
         let (keeper, process) = (keeper(config), Process::leak(1));
         let mut saved = Saved::default();
         let of = saved::Process { started: 1.0, block_size: None, tokens: None };
-        saved.add("gpu-1:8000", Engine { process: of, told: None, rows: Some(Rows { layout: 5, bytes: vec![1] }) });
+        let rows = Some(Rows { layout: 5, bytes: vec![1] });
+        saved.add("gpu-1:8000", Engine { process: of, remembered: None, rows });
         keeper.fleet().remember(saved);
         keeper.save(process).await;
         assert!(Saved::read(&path).is_ok_and(|saved| !saved.is_empty()));

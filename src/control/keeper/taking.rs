@@ -5,26 +5,70 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::Keeper;
-use super::reloads::UnderWay;
+use super::reloads::{Reloads, UnderWay};
 use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
 use crate::control::edit::{Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
+use crate::control::keys::{self, Keys};
 use crate::control::member::Member;
-use crate::control::reload::{self, Changes, Source};
+use crate::control::reload::{Changes, Source};
 use crate::control::{acquaintance, names};
 use crate::exchange::Rules;
 
-/// The engines' keys, by place.
-type Keys = Vec<Option<Arc<str>>>;
+/// What it takes to put another configuration, or an edited one, in the place of the one in use.
+#[derive(Debug)]
+pub(super) struct Taking {
+    /// What the process was started with: some of it lasts until it ends.
+    started: Arc<Config>,
+    /// The configuration as it was read last, without edits.
+    read: ArcSwap<Config>,
+    /// Held by who puts another configuration in the place of the one in use, from the look at that until it is
+    /// replaced; nobody who holds it waits for a disk.
+    changing: tokio::sync::Mutex<()>,
+    /// Held by who reads the configuration and its files, for as long as disks take, and on until that is in use: who
+    /// asked first is taken first.
+    reading: Arc<tokio::sync::Mutex<()>>,
+    /// Held by who reads the key of an engine that is added, for as long as a disk takes, and no longer.
+    reading_key: Arc<tokio::sync::Mutex<()>>,
+    /// Rung when another configuration was read, and is in use.
+    taken: Notify,
+    /// Those that readings under way are to outlast.
+    edits: Arc<Edits>,
+    /// What became of readings.
+    reloads: Reloads,
+}
 
-/// What files say.
+impl Taking {
+    /// By a process that was started with this.
+    pub(super) fn new(started: Arc<Config>) -> Taking {
+        Taking {
+            read: ArcSwap::from(Arc::clone(&started)),
+            started,
+            changing: tokio::sync::Mutex::default(),
+            reading: Arc::default(),
+            reading_key: Arc::default(),
+            taken: Notify::new(),
+            edits: Arc::default(),
+            reloads: Reloads::default(),
+        }
+    }
+}
+
+/// What a reading has brought.
 struct Read {
     config: Config,
     keys: Keys,
+    files: FromFiles,
+}
+
+/// What else files say that the configuration names.
+struct FromFiles {
     forms: Forms,
     /// Where the access log goes, if that is another place.
     access: Option<Prepared>,
@@ -33,17 +77,22 @@ struct Read {
 /// For a thread of its own: disks may not answer.
 fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, String> {
     let config = source.load()?;
-    let keys = reload::keys(&config)?;
+    let keys = keys::of_all(&config).map_err(|error| error.to_string())?;
     let forms = Forms::read(&config)?;
     let told = |log: &Log| (log.access.clone(), log.access_format, log.receipts);
     let access = (told(before) != told(&config.log)).then(|| access.prepare(&config.log)).transpose()?;
-    Ok(Read { config, keys, forms, access })
+    Ok(Read { config, keys, files: FromFiles { forms, access } })
 }
 
 impl Keeper {
     /// Somebody asks for the configuration to be read: what is changed by hand from now on outlasts that.
     pub fn ask(&self) -> Since {
-        Edits::ask(&self.edits)
+        Edits::ask(&self.taking.edits)
+    }
+
+    /// What became of reading the configuration anew.
+    pub fn reloads(&self) -> &Reloads {
+        &self.taking.reloads
     }
 
     /// Takes the configuration that `source` has now, if there is nothing wrong with it.
@@ -51,36 +100,36 @@ impl Keeper {
     /// # Errors
     /// All that is wrong with it, in words; nothing has changed then.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
-        let under_way = self.reloads.begins();
-        let outcome = self.read_anew(source, &asked, under_way).await;
-        self.reloads.ended(outcome.is_ok());
+        let under_way = self.taking.reloads.begins();
+        let outcome = self.read_and_take(source, &asked, under_way).await;
+        self.taking.reloads.ended(outcome.is_ok());
         outcome
     }
 
-    async fn read_anew(
+    async fn read_and_take(
         self: &Arc<Self>,
         source: &Arc<dyn Source>,
         asked: &Since,
         under_way: UnderWay,
     ) -> Result<Changes, String> {
-        let alone = Arc::clone(&self.reading).lock_owned().await;
+        let alone = Arc::clone(&self.taking.reading).lock_owned().await;
         let from = Arc::clone(source);
         // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
         // gone, and it is under way for as long.
         let (access, log) = (Arc::clone(&self.access), self.config().log.clone());
         let reading = spawn_blocking(move || (read(&*from, &access, &log), (under_way, alone)));
         let (read, _kept) = reading.await.map_err(|error| error.to_string())?;
-        let Read { config, keys, forms, access } = read?;
-        forms.say();
+        let Read { config, keys, files } = read?;
+        files.forms.say();
         let read = Arc::new(config);
-        let _changing = self.changing.lock().await;
+        let _changing = self.taking.changing.lock().await;
         let (config, keys) = self.edited_since(asked, &read, &keys);
-        let changes = self.take(config, keys, Some((forms, access))).await?;
+        let changes = self.take(config, keys, Some(files)).await?;
         asked.taken();
         // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
         source.in_use(&read);
-        self.read.store(read);
-        self.taken.notify_one();
+        self.taking.read.store(read);
+        self.taking.taken.notify_one();
         Ok(changes)
     }
 
@@ -88,9 +137,9 @@ impl Keeper {
     /// answer. Of what is taken meanwhile it looks at the last one alone.
     pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
         loop {
-            let (read, source) = (self.read.load_full(), Arc::clone(&source));
+            let (read, source) = (self.taking.read.load_full(), Arc::clone(&source));
             let _ = spawn_blocking(move || source.say_wanting(&read)).await;
-            self.taken.notified().await;
+            self.taking.taken.notified().await;
         }
     }
 
@@ -101,15 +150,7 @@ impl Keeper {
         asked.redo(&mut upstreams, |upstreams| with(upstreams).is_some());
         let edited = with(&upstreams).filter(|edited| edited.upstream != read.upstream);
         let Some(edited) = edited else { return (Arc::clone(read), keys.clone()) };
-        let fleet = self.fleet();
-        let key_of = |upstream: &Upstream| {
-            let is_same = |other: &Upstream| other.is_same(upstream) && other.api_key_file == upstream.api_key_file;
-            let mut read = read.upstream.iter().zip(keys);
-            let key = read.find(|(read, _)| is_same(read)).map(|(_, key)| key);
-            let added = || fleet.members().iter().find(|member| is_same(&member.upstream));
-            key.or_else(|| added().map(|member| &member.key)).cloned().flatten()
-        };
-        let keys = edited.upstream.iter().map(key_of).collect();
+        let keys = keys::edited(&edited, read, keys, self.fleet().members());
         (Arc::new(edited), keys)
     }
 
@@ -121,13 +162,13 @@ impl Keeper {
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
         // Before others have to wait for this one.
         let key = self.added_key(edit).await?;
-        let _alone = self.changing.lock().await;
+        let _alone = self.taking.changing.lock().await;
         let mut config = (*self.config()).clone();
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
-        let keys = reload::known_keys(&config, self.fleet().members(), key.as_ref());
+        let keys = keys::known(&config, self.fleet().members(), key.as_ref());
         let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
-        self.edits.note(edit);
+        self.taking.edits.note(edit);
         Ok(changes)
     }
 
@@ -138,23 +179,23 @@ impl Keeper {
             Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}
             _ => return Ok(None),
         }
-        let alone = Arc::clone(&self.adding).lock_owned().await;
-        let (edit, read) = (edit.clone(), self.read.load_full());
-        let reading = spawn_blocking(move || (edit.key(&read.upstream), alone));
+        let alone = Arc::clone(&self.taking.reading_key).lock_owned().await;
+        let (edit, read) = (edit.clone(), self.taking.read.load_full());
+        let reading = spawn_blocking(move || (keys::of_added(&edit, &read.upstream), alone));
         let (key, _alone) = reading.await.map_err(|error| Refused::Wrong(error.to_string()))?;
         key
     }
 
-    /// `read`: what else files say and lead to; without them all that stays as it is.
+    /// Without `files` all that they say stays as it is.
     async fn take(
         self: &Arc<Self>,
         config: Arc<Config>,
         keys: Keys,
-        read: Option<(Forms, Option<Prepared>)>,
+        files: Option<FromFiles>,
     ) -> Result<Changes, String> {
         let before = self.config();
-        let (forms, access) = read.map_or((None, None), |(forms, access)| (Some(forms), access));
-        let mut changes = Changes::between(&before, &config, &self.started);
+        let (forms, access) = files.map_or((None, None), |files| (Some(files.forms), files.access));
+        let mut changes = Changes::between(&before, &config, &self.taking.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
@@ -169,9 +210,9 @@ impl Keeper {
             return Err("name servers know none of the engines".into());
         }
         let forms = match forms {
-            Some(mut read) => {
-                self.outdated().extend(read.keep(&fleet.forms));
-                Arc::new(read)
+            Some(mut forms) => {
+                self.outdated().extend(forms.keep(&fleet.forms));
+                Arc::new(forms)
             }
             None => Arc::clone(&fleet.forms),
         };
@@ -179,7 +220,7 @@ impl Keeper {
             fleet.members().iter().map(|known| (known.place, known.key.clone())).collect();
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
         changes.restart.extend(fleet.waits_for_restart());
-        self.reloads.wait_for_restart(changes.restart.len());
+        self.taking.reloads.wait_for_restart(changes.restart.len());
         for (label, addresses) in addresses {
             let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
             if let Some(place) = place {

@@ -97,7 +97,7 @@ fn what_was_known_of_an_engine_that_sleeps_is_not_known_again() {
     old.fleet.snapshot().index.unwrap().insert(&chain, old.ids[0], Origin::Choice).unwrap();
     for (awake, known) in [(true, 40), (false, 0)] {
         let mut saved = Saved::default();
-        let (name, engine) = old.fleet.saved(0, None).unwrap();
+        let (name, engine) = old.fleet.saved(0).unwrap();
         saved.add(&name, engine);
         let mut new = fleet(2);
         new.remember(saved);

@@ -206,12 +206,12 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(fleet.learnt(1, id, Err(ModelsError::Shape)));
     assert_eq!(members(&mut fleet, b"a"), [0]);
     serves(&mut fleet, 1, &["a"]);
-    fleet.starts_anew(1, id, None, now);
+    fleet.begin_anew(1, id, None, now);
     assert!(fleet.learnt(1, id, Err(ModelsError::Status(404))));
     assert_eq!(members(&mut fleet, b"a"), [0]);
     // Where nobody lists any, all are asked for all, as by a front that has just begun.
     let (id, _) = fleet.target(0).unwrap();
-    fleet.starts_anew(0, id, None, now);
+    fleet.begin_anew(0, id, None, now);
     assert!(fleet.learnt(0, id, Err(ModelsError::Status(404))));
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }

@@ -233,7 +233,7 @@ fn what_an_earlier_process_knew_outlasts_the_first_good_probe() {
     let mut old = Sent::new();
     old.scraped(began(Some(5)));
     old.sends();
-    let (name, engine) = old.fleet.saved(0, None).unwrap();
+    let (name, engine) = old.fleet.saved(0).unwrap();
     let saved = || {
         let mut saved = Saved::default();
         saved.add(&name, engine.clone());
@@ -313,10 +313,10 @@ fn who_does_not_say_when_it_began_is_known_by_what_it_has_computed() {
 }
 
 /// What an earlier process of ours wrote of the first engine of these.
-fn written(old: &Sent, told: Option<Heard>) -> Saved {
-    let (name, engine) = old.fleet.saved(0, None).unwrap();
+fn written(old: &Sent, remembered: Option<Heard>) -> Saved {
+    let (name, engine) = old.fleet.saved(0).unwrap();
     let mut saved = Saved::default();
-    saved.add(&name, Engine { told, ..engine });
+    saved.add(&name, Engine { remembered, ..engine });
     saved
 }
 
@@ -331,18 +331,18 @@ fn what_is_known_of_a_slow_engine_is_written_on() {
     assert!(old.fleet.members()[0].now.as_ref().unwrap().reading.is_none(), "its figures are not believed");
     let mut new = Sent::new();
     new.fleet.remember(written(&old, None));
-    assert!(new.fleet.saved(0, None).is_none(), "it has not said yet which process it is");
+    assert!(new.fleet.saved(0).is_none(), "it has not said yet which process it is");
     let mut saved = new.fleet.remembered();
     let process = old.fleet.members()[0].now.as_ref().unwrap().process;
     assert!(saved.take("engine-0:8000", process.as_ref()).is_some());
     assert_eq!(new.scraped(began(Some(5))), 40);
-    assert!(new.fleet.remembered().is_empty() && new.fleet.saved(0, None).is_some(), "it is known again");
+    assert!(new.fleet.remembered().is_empty() && new.fleet.saved(0).is_some(), "it is known again");
     old.scraped(began(Some(6)));
     assert_ne!(old.fleet.members()[0].now.as_ref().unwrap().process, process);
     old.probed(failed(), 9);
     old.probed(Ok(()), 9);
     (0..6).for_each(|_| _ = old.scraped(Err("x".into())));
-    assert!(old.fleet.saved(0, None).is_none(), "it may be another by now");
+    assert!(old.fleet.saved(0).is_none(), "it may be another by now");
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn what_was_written_of_engines_that_are_gone_is_not_kept() {
     let mut old = Sent::new();
     old.scraped(began(Some(5)));
     let mut saved = written(&old, None);
-    let (_, engine) = old.fleet.saved(0, None).unwrap();
+    let (_, engine) = old.fleet.saved(0).unwrap();
     saved.add("elsewhere:1", engine);
     let mut new = Sent::new();
     new.fleet.remember(saved);

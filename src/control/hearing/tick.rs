@@ -7,7 +7,7 @@ use super::notes::Notes;
 use super::{Course, Hearing, Inner};
 use crate::control::caches::Unit;
 use crate::control::ladder::Tells;
-use crate::control::listen::Wanted;
+use crate::control::listen::ToHear;
 use crate::mirror::Mirror;
 
 /// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed
@@ -20,7 +20,7 @@ impl Hearing {
     /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy
     /// for, promises that were not kept. Answers sockets behind which another process may be, which has to be asked: on
     /// connections of their own.
-    pub async fn tick(&self, wanted: &Wanted) -> Vec<usize> {
+    pub async fn tick(&self, wanted: &ToHear) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
@@ -34,9 +34,9 @@ impl Hearing {
         anew
     }
 
-    fn look(&self, wanted: &Wanted) -> Vec<usize> {
+    fn look(&self, wanted: &ToHear) -> Vec<usize> {
         let mut inner = self.inner();
-        // What a reload made another of was emptied thereby, which is looked into.
+        // A reload may have made a new, empty index; `look_for_another` sees that by `emptied`.
         inner.index = Arc::clone(&wanted.index);
         let mut anew = inner.recall_late(wanted);
         anew.extend(self.look_for_another(wanted, &mut inner));
@@ -54,7 +54,7 @@ impl Hearing {
         anew
     }
 
-    fn look_for_another(&self, wanted: &Wanted, inner: &mut Inner) -> Vec<usize> {
+    fn look_for_another(&self, wanted: &ToHear, inner: &mut Inner) -> Vec<usize> {
         let emptied = self.keeper.emptied(self.place, self.id);
         let doubted = inner.is_noted && emptied != Some(inner.emptied);
         let another = wanted.began.filter(|began| inner.began.is_some_and(|known| known != *began));
@@ -99,9 +99,9 @@ impl Hearing {
 
 impl Inner {
     /// What an earlier process of ours knew is there later than what the engine tells: its metrics did not answer at once.
-    fn recall_late(&mut self, wanted: &Wanted) -> Vec<usize> {
+    fn recall_late(&mut self, wanted: &ToHear) -> Vec<usize> {
         if self.tells == Tells::All {
-            wanted.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+            wanted.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         if self.recall(wanted) { (0..self.sockets.len()).collect() } else { Vec::new() }
     }
@@ -127,7 +127,7 @@ impl Inner {
     }
 
     /// The engine has more blocks than was thought. A mirror that had too little room has to be told anew.
-    fn resize(&mut self, wanted: &Wanted) -> Vec<usize> {
+    fn resize(&mut self, wanted: &ToHear) -> Vec<usize> {
         let most = self.most(wanted);
         if wanted.blocks > 0 && wanted.blocks != self.blocks {
             (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);

@@ -1,54 +1,17 @@
-//! What `/v1/models` says of the whole fleet: each id once, as the first engine that serves it describes it.
+//! What the fleet learns of its engines' models: when they are asked again, and what a list changes.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use super::fleet::Fleet;
-use super::member::Member;
-use super::models::{self, Card, Learnt, Lock, ModelsError};
+use super::Fleet;
+use crate::control::member::{InVain, Member};
+use crate::control::models::{self, Learnt, ModelsError};
 use crate::fleet::EndpointId;
-use crate::snapshot::ModelsAnswer;
-
-/// The merged `/v1/models` of these engines.
-pub(super) fn of(members: &[Member]) -> ModelsAnswer {
-    let takes = |member: &Member| member.key.as_ref().filter(|_| member.lock == Lock::Ours).cloned();
-    let hash = |key: Arc<str>| xxh3_64(format!("Bearer {key}").as_bytes());
-    let mut authorizations: Vec<u64> = members.iter().filter_map(takes).map(hash).collect();
-    authorizations.sort_unstable();
-    authorizations.dedup();
-    // Nobody can show a key that we know: who is told of such an engine's models, that engine has to judge.
-    let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.ids().is_some();
-    let mut cards: Vec<Card> = Vec::new();
-    let mut places = HashMap::new();
-    for member in members.iter().filter(|member| !is_hidden(member)) {
-        for card in member.cards() {
-            places.entry(card.id.clone()).or_insert_with(|| {
-                cards.push(card);
-                cards.len() - 1
-            });
-        }
-    }
-    ModelsAnswer {
-        list: (!cards.is_empty()).then(|| models::list(cards.iter())),
-        cards: cards.into_iter().map(|card| (card.id.as_bytes().into(), card.json)).collect(),
-        hides_some: members.iter().any(|member| is_hidden(&member)),
-        authorizations,
-        asks_keys: members.iter().any(|member| member.lock.asks()),
-    }
-}
-
-/// Whether one of the configured ids is in the list that is known.
-fn was_listed(member: &Member) -> bool {
-    member.models.as_ref().is_some_and(|list| member.is_listed(list))
-}
 
 /// How often an engine is asked at most what it serves because requests were in vain.
 const IN_VAIN: Duration = Duration::from_secs(1);
-/// The same for each engine of the fleet, where that is longer: anybody may name models that nobody serves, at which
-/// all are asked.
+/// Its pause for each engine of the fleet, where they are more together: anybody may name models that nobody serves, at
+/// which all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
 impl Fleet {
@@ -58,9 +21,10 @@ impl Fleet {
         let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
         for member in &mut self.members {
             let Some(tenancy) = &member.now else { continue };
-            let (seen, (before, rung)) = ((not_found(tenancy.id.slot), unknown), member.in_vain);
-            if seen != before && rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
-                member.in_vain = (seen, Some(now));
+            let (there, before) = (not_found(tenancy.id.slot), &member.in_vain);
+            let is_more = (there, unknown) != (before.there, before.in_all);
+            if is_more && before.rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
+                member.in_vain = InVain { there, in_all: unknown, rung: Some(now) };
                 member.models_wanted.notify_one();
             }
         }
@@ -97,10 +61,33 @@ impl Fleet {
             Err(_) => {}
         }
         if changed {
-            self.answer = of(&self.members);
+            self.answer = models::merged(&self.members);
             before.iter().for_each(|before| self.say_joined(place, before));
         }
         changed
+    }
+
+    /// Engines that are new said this of what they serve, before anybody is sent there.
+    pub(in crate::control) fn first_learnt(&mut self, lists: Vec<(String, Learnt)>) {
+        for (label, learnt) in lists {
+            let member = self.members().iter().find(|member| *member.name == *label);
+            let seated = member.and_then(|member| Some((member.place, member.now.as_ref()?.id)));
+            if let Some((place, id)) = seated {
+                self.learnt(place, id, Ok(learnt));
+            }
+        }
+    }
+
+    /// Whether each engine has said what it serves and how it is loaded, or failed to; `succeeds`: and it is known
+    /// where each is, and whether it is up.
+    pub(in crate::control) fn is_acquainted(&self, succeeds: bool) -> bool {
+        self.members().iter().all(|member| {
+            let Some(tenancy) = &member.now else { return !succeeds };
+            let says_models = member.ids().is_some() || member.models_error.is_some();
+            // An engine that sleeps says so beside its load.
+            let says_load = tenancy.is_known || tenancy.scrape_error.is_some();
+            says_models && says_load && (tenancy.course.is_known() || !succeeds)
+        })
     }
 
     /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that
@@ -123,4 +110,9 @@ impl Fleet {
             );
         }
     }
+}
+
+/// Whether one of the configured ids is in the list that is known.
+fn was_listed(member: &Member) -> bool {
+    member.models.as_ref().is_some_and(|list| member.is_listed(list))
 }

@@ -1,0 +1,100 @@
+//! The members of the fleet as another configuration has them. Engines that stay keep their endpoint, what was learnt
+//! of them and their requests; those that go finish what they have.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Fleet;
+use crate::config::{Config, Upstream};
+use crate::control::forms::Forms;
+use crate::control::keys::Keys;
+use crate::control::member::Member;
+use crate::control::models;
+
+impl Fleet {
+    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
+    /// pool first needs it. More engines than were thought of then are served, and cold.
+    pub fn waits_for_restart(&self) -> impl Iterator<Item = &'static str> {
+        let resized = self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes");
+        resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
+    }
+
+    /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.
+    pub fn reconfigure(
+        &mut self,
+        config: Arc<Config>,
+        keys: Keys,
+        forms: Arc<Forms>,
+        now: Instant,
+    ) -> (Vec<String>, Vec<String>) {
+        self.pools.reconfigure(Arc::clone(&config), Arc::clone(&forms));
+        self.forms = forms;
+        self.plan = Arc::new(config.plan());
+        if self.caches.follow(&config) {
+            let emptied = self.members.iter_mut().filter_map(|member| member.now.as_mut());
+            emptied.for_each(|tenancy| tenancy.emptied += 1);
+            for (member, tenancy) in self.members.iter().filter_map(|member| Some((member, member.now.as_ref()?))) {
+                self.caches.empty(tenancy.id, tenancy.tokens(), self.token_bytes(member), tenancy.unit);
+            }
+        }
+        self.session_headers = session_headers(&config);
+        self.config = config;
+        self.follow(keys, now)
+    }
+
+    /// Has the members be those of the configuration, in its order.
+    pub(super) fn follow(&mut self, keys: Keys, now: Instant) -> (Vec<String>, Vec<String>) {
+        let config = Arc::clone(&self.config);
+        let mut before = std::mem::take(&mut self.members);
+        let mut added = Vec::new();
+        for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
+            let same = |member: &Member| member.upstream.is_same(upstream);
+            let member = match before.iter().position(same) {
+                Some(at) => Member { upstream: upstream.clone(), key, ..before.remove(at) },
+                None => {
+                    added.push(upstream.label());
+                    self.newcomer(upstream, key)
+                }
+            };
+            self.members.push(member);
+        }
+        self.members.iter_mut().for_each(|member| inherit(member, &before));
+        let removed = before.iter().map(|member| member.name.to_string()).collect();
+        for member in before {
+            self.bank.leaves(&member);
+            if let Some(tenancy) = &member.now {
+                self.let_finish(member.endpoint(tenancy), now);
+            }
+        }
+        // Also those that have another address under the same name.
+        self.members.iter_mut().for_each(|member| self.bank.returns(member));
+        self.forget_the_gone();
+        self.forget_strangers();
+        self.pools.membership_changed();
+        self.answer = models::merged(&self.members);
+        (added, removed)
+    }
+
+    fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
+        self.places += 1;
+        Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0)
+    }
+}
+
+/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves,
+/// it is taken to serve what that did, lest its models be nobody's meanwhile.
+fn inherit(member: &mut Member, gone: &[Member]) {
+    let is_new = member.now.is_none() && member.models.is_none();
+    let same = gone.iter().find(|gone| is_new && gone.upstream.url == member.upstream.url);
+    if let Some(gone) = same {
+        member.models.clone_from(&gone.models);
+        if gone.key == member.key {
+            member.lock = gone.lock;
+        }
+    }
+}
+
+/// The names of fields that may carry a session key.
+pub(super) fn session_headers(config: &Config) -> Arc<[Box<str>]> {
+    config.routing.session_headers.iter().map(|name| name.as_str().into()).collect()
+}
