@@ -171,8 +171,8 @@ impl Chooser for Listens {
     fn scrape_every_ns(&self) -> Option<u64> {
         self.0.scrape_every_ns()
     }
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.0.scraped(figures);
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.0.scraped(now_ns, figures);
     }
     fn hears_events(&self) -> bool {
         true

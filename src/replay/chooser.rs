@@ -63,7 +63,7 @@ pub trait Chooser {
         None
     }
     /// What they say, by engine.
-    fn scraped(&mut self, _figures: &[Figures]) {}
+    fn scraped(&mut self, _now_ns: u64, _figures: &[Figures]) {}
     /// Whether it hears the engines' KV events.
     fn hears_events(&self) -> bool {
         false

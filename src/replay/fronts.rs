@@ -69,8 +69,8 @@ impl Chooser for Fronts {
         self.fronts.first().and_then(Chooser::scrape_every_ns)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.fronts.iter_mut().for_each(|front| front.scraped(figures));
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.fronts.iter_mut().for_each(|front| front.scraped(now_ns, figures));
     }
 
     fn hears_events(&self) -> bool {
@@ -103,7 +103,7 @@ mod tests {
     fn a_front_knows_of_another_what_metrics_tell() {
         let mut two = trial(Policy::LeastLoad, 2);
         let busy = |engine| Figures { running: if engine == 0 { 0 } else { 3 }, waiting: 2, ..Figures::default() };
-        two.chooser.scraped(&(0..4).map(busy).collect::<Vec<_>>());
+        two.chooser.scraped(0, &(0..4).map(busy).collect::<Vec<_>>());
         assert_eq!(two.ask(&[(1, 100)]).1, 0, "the others have more, of whomever");
         assert_eq!(two.chooser.scrape_every_ns(), Some(1_000_000_000));
         assert_eq!(trial(Policy::LeastLoad, 1).chooser.scrape_every_ns(), None, "there are no others");
@@ -118,7 +118,7 @@ mod tests {
             trial.chooser.ended(first.0);
             // Who holds nothing there does not take a full cache; without this all would meet there by the ring.
             let full = |engine| Figures { kv_usage: if engine == first.1 { 1.0 } else { 0.0 }, ..Figures::default() };
-            trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+            trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
             (0..20).filter(|more| trial.ask(&[(1, 4_000), (2 + more, 16)]).1 == first.1).count()
         };
         assert_eq!(held(1), 20);

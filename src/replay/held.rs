@@ -187,8 +187,8 @@ impl Chooser for Held {
         self.own.scrape_every_ns()
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.own.scraped(figures);
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.own.scraped(now_ns, figures);
         self.look.begins();
     }
 
@@ -218,7 +218,7 @@ mod tests {
             let fleet = Fleet::new(&crate::engine::profile::Profile::default(), &[1], false);
             let mut trial = Trial { held: Held::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");
-            trial.held.scraped(&[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
+            trial.held.scraped(0, &[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
             trial
         }
 

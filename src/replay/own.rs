@@ -4,8 +4,8 @@
 //! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer;
 //! its tokens are settled at the first token, and it reads the engines' KV use as often as control scrapes. Prompt
 //! lengths it knows exactly, where a front estimates them, and its blocks are the traffic's, where a front that hears
-//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Mirror`]
-//! writes the index.
+//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Ears`]
+//! tells the index of them, and what is written at the choice is promised.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::chooser::{Asked, Chooser, Stage};
 use super::events::Batch;
 use super::fleet::Fleet;
-use super::precise::Mirror;
+use super::precise::Ears;
 use super::traffic::chain::mix;
 use crate::config::Control;
 use crate::counters::queue::Queue;
@@ -41,7 +41,7 @@ pub struct Own {
     among_others: bool,
     dice: Dice,
     turn: u64,
-    mirror: Option<Mirror>,
+    ears: Option<Ears>,
     /// By slot.
     turnovers: Vec<Turnover>,
     predicted: Option<u32>,
@@ -76,7 +76,7 @@ impl Own {
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, 3)),
             turn: 0,
-            mirror: None,
+            ears: None,
             turnovers: vec![Turnover::default(); stage.engines()],
             predicted: None,
         }
@@ -87,8 +87,16 @@ impl Own {
         let mut own = Own::new(stage, settings);
         let endpoints = own.snapshot.endpoints.iter().flatten();
         let with_blocks = endpoints.map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
-        own.mirror = Some(Mirror::new(with_blocks, stage.events, stage.seed));
+        let index = own.snapshot.index.as_deref();
+        own.ears = index.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
         own
+    }
+
+    /// Hears what has come by now.
+    fn hear(&mut self, now_ns: u64) {
+        if let (Some(ears), Some(index)) = (&mut self.ears, &self.snapshot.index) {
+            ears.catch_up(now_ns, index);
+        }
     }
 
     /// Requests without their last token.
@@ -121,9 +129,7 @@ impl Own {
     /// Chooses for a request; nothing counts yet.
     pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
-        if let (Some(mirror), Some(index)) = (&mut self.mirror, &self.snapshot.index) {
-            mirror.catch_up(asked.now_ns, index);
-        }
+        self.hear(asked.now_ns);
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
             PrefixMode::FirstUser => asked.request.opening,
@@ -168,22 +174,20 @@ impl Own {
         self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
-            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id.0)));
+            let mean_answer = self.counters.loads().mean_answer(pool.id.0);
+            admission.occupies((held + new).saturating_add(mean_answer));
             self.counters.prompt(pool.id.0, held + new, held);
-            match (&mut self.mirror, index) {
-                (Some(mirror), Some(index)) => {
-                    let engine = choice.endpoint.slot.into();
-                    mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
-                }
-                (None, Some(index)) => {
-                    let answer = self.counters.loads().mean_answer(pool.id.0);
-                    let in_blocks = chain.len() as u32 * asked.block_tokens;
-                    let beyond = asked.request.prompt.saturating_sub(in_blocks) + answer;
-                    let mut chain = chain.to_vec();
-                    // Nobody else writes here, and no endpoint goes: it is never refused.
-                    let _ = index.ask(&mut chain, (beyond / asked.block_tokens) as usize, choice.endpoint, false);
-                }
-                (_, None) => {}
+            if let Some(index) = index {
+                let is_exact = |ears: &Ears| ears.is_exact(choice.endpoint.slot.into());
+                let in_blocks = chain.len() as u32 * asked.block_tokens;
+                let beyond = match self.ears.as_ref().is_some_and(is_exact) {
+                    // An engine that tells what it holds tells of answers too.
+                    true => 0,
+                    false => asked.request.prompt.saturating_sub(in_blocks) + mean_answer,
+                };
+                let (mut chain, answer_blocks) = (chain.to_vec(), (beyond / asked.block_tokens) as usize);
+                // Nobody else writes here, and no endpoint goes: it is never refused.
+                let _ = index.ask(&mut chain, answer_blocks, choice.endpoint, self.ears.is_some());
             }
         }
         self.admissions.insert(asked.number, admission);
@@ -216,7 +220,8 @@ impl Chooser for Own {
         reads.then(|| Control::default().scrape_interval_ms * 1_000_000)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.hear(now_ns);
         let since = Duration::from_millis(Control::default().scrape_interval_ms);
         let engines = self.snapshot.endpoints.iter_mut().flatten().zip(&mut self.turnovers);
         for ((endpoint, turnover), figures) in engines.zip(figures) {
@@ -238,12 +243,12 @@ impl Chooser for Own {
     }
 
     fn hears_events(&self) -> bool {
-        self.mirror.is_some()
+        self.ears.is_some()
     }
 
     fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
-        if let Some(mirror) = &mut self.mirror {
-            mirror.published(now_ns, engine, batch);
+        if let Some(ears) = &mut self.ears {
+            ears.published(now_ns, engine, batch);
         }
     }
 
@@ -290,7 +295,7 @@ mod tests {
         let (number, home) = trial.ask(&[(1, 4_000)]);
         trial.chooser.first_token(number);
         let full = |engine| Figures { kv_usage: if engine == home { 1.0 } else { 0.0 }, ..Figures::default() };
-        trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+        trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
         assert_ne!(trial.ask(&[(1, 320)]).1, home, "320 held tokens are not worth a full cache");
         assert_eq!(self::trial(Policy::PrefixHash).chooser.scrape_every_ns(), None);
     }

@@ -329,7 +329,7 @@ impl Simulation<'_> {
     fn scrape(&mut self, now_ns: u64) {
         let Some(every_ns) = self.chooser.scrape_every_ns() else { return };
         let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
-        self.chooser.scraped(&figures);
+        self.chooser.scraped(now_ns, &figures);
         self.place_held(now_ns);
         // Nothing will happen any more unless something is still to come.
         if !self.events.is_empty() {

@@ -119,7 +119,7 @@ impl Chooser for Scorers {
         Some(SCRAPE_NS)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
+    fn scraped(&mut self, _now_ns: u64, figures: &[Figures]) {
         self.queue = figures.iter().map(|one| one.waiting as f64).collect();
         self.kv_use = figures.iter().map(|one| one.kv_usage).collect();
     }
@@ -138,7 +138,7 @@ mod tests {
     /// Scraped before the first request: waiting requests and KV use by engine.
     fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
         let mut trial = Trial::new(Scorers::new(&[1; 3], 5_500, 1), 3);
-        trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
+        trial.chooser.scraped(0, &figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
         trial
     }
 
