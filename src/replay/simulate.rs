@@ -12,7 +12,7 @@ use super::chooser::{Asked, Chooser, Turn};
 use super::events::Publisher;
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
-use crate::engine::batch::{Outline, Token};
+use crate::engine::batch::Outline;
 use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
 
@@ -276,7 +276,7 @@ impl Simulation<'_> {
     }
 
     fn step_ends(&mut self, engine: usize, now_ns: u64, ended: &AtomicU64) {
-        let tokens: Vec<Token> = self.fleet.end(engine).iter().map(|(token, _)| *token).collect();
+        let tokens = self.fleet.end(engine);
         if self.run.window.holds(now_ns) {
             self.run.tokens += tokens.len() as u64;
         }
@@ -290,7 +290,7 @@ impl Simulation<'_> {
                 live.cached = first.cached;
                 self.chooser.first_token(live.number);
             }
-            if token.last {
+            if token.finish.is_some() {
                 finished.extend(lives.remove(&token.id));
             }
         }
