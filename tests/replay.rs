@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
-use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Placed, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
@@ -109,10 +109,10 @@ impl Source for Fixed {
 struct Scripted(Vec<usize>);
 
 impl Chooser for Scripted {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
-        self.0.get(asked.number as usize).copied()
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
+        self.0.get(asked.number as usize).copied().map(Placed::from)
     }
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 }
 
 fn request(arrival_ms: u64, pieces: &[(u64, u32)], output: u32) -> Request {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::core::Figures;
 use warmfront::engine::profile::Profile;
-use warmfront::replay::chooser::{Asked, Chooser, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, Placed, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::profiles;
@@ -156,17 +156,14 @@ fn where_caches_are_too_small_more_is_found_by_events_than_without() {
 struct Listens(Box<dyn Chooser>);
 
 impl Chooser for Listens {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         self.0.choose(asked, fleet)
     }
     fn first_token(&mut self, number: u64) {
         self.0.first_token(number);
     }
-    fn answered(&mut self, number: u64, tokens: u32) {
-        self.0.answered(number, tokens);
-    }
-    fn ended(&mut self, number: u64) {
-        self.0.ended(number);
+    fn ended(&mut self, number: u64, tokens: u32) {
+        self.0.ended(number, tokens);
     }
     fn scrape_every_ns(&self) -> Option<u64> {
         self.0.scrape_every_ns()
@@ -176,9 +173,6 @@ impl Chooser for Listens {
     }
     fn hears_events(&self) -> bool {
         true
-    }
-    fn predicted(&self) -> Option<u32> {
-        self.0.predicted()
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::chooser::{Asked, Chooser, Stage};
+use super::chooser::{Asked, Chooser, Placed, Stage};
 use super::events::Batch;
 use super::fleet::Fleet;
 use super::precise::Ears;
@@ -44,7 +44,6 @@ pub struct Own {
     ears: Option<Ears>,
     /// By slot.
     turnovers: Vec<Turnover>,
-    predicted: Option<u32>,
 }
 
 impl Own {
@@ -78,7 +77,6 @@ impl Own {
             turn: 0,
             ears: None,
             turnovers: vec![Turnover::default(); stage.engines()],
-            predicted: None,
         }
     }
 
@@ -167,11 +165,10 @@ impl Own {
     }
 
     /// A request goes where it was chosen for, and counts.
-    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
+    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<Placed> {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.slots)?;
-        self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
             let mean_answer = self.counters.loads().mean_answer(pool.id.0);
@@ -191,18 +188,15 @@ impl Own {
             }
         }
         self.admissions.insert(asked.number, admission);
-        Some(choice.endpoint.slot.into())
+        let predicted = choice.tokens.map(|tokens| tokens.predicted);
+        Some(Placed { engine: choice.endpoint.slot.into(), predicted })
     }
 }
 
 impl Chooser for Own {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let choice = self.decide(asked)?;
         self.place(asked, &choice)
-    }
-
-    fn answered(&mut self, _number: u64, tokens: u32) {
-        self.counters.answer(0, tokens);
     }
 
     fn first_token(&mut self, number: u64) {
@@ -211,7 +205,8 @@ impl Chooser for Own {
         }
     }
 
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, tokens: u32) {
+        self.counters.answer(0, tokens);
         self.admissions.remove(&number);
     }
 
@@ -251,10 +246,6 @@ impl Chooser for Own {
             ears.published(now_ns, engine, batch);
         }
     }
-
-    fn predicted(&self) -> Option<u32> {
-        self.predicted
-    }
 }
 
 #[cfg(test)]
@@ -282,9 +273,9 @@ mod tests {
         let (second, again) = trial.ask(&[(1, 4_000), (2, 320)]);
         assert_eq!((again, loads.pending(home as u16)), (home, 320), "the index holds what was sent");
         assert_ne!(trial.ask(&[(3, 4_000)]).1, home, "what is new goes where less is to do");
-        [first, second].iter().for_each(|number| trial.chooser.ended(*number));
+        [first, second].iter().for_each(|number| trial.chooser.ended(*number, 1));
         assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (0, 0));
-        trial.chooser.ended(2);
+        trial.chooser.ended(2, 1);
         assert_eq!(trial.chooser.counters.in_flight_in_all() + trial.chooser.counters.underflow(), 0);
     }
 

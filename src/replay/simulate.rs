@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::chooser::{Asked, Chooser, Turn};
+use super::chooser::{Asked, Chooser, Placed, Turn};
 use super::events::Publisher;
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
@@ -236,11 +236,11 @@ impl Simulation<'_> {
         let Some((_, request)) = self.held.get(&number) else { return false };
         let tenant = request.tenant(self.tenants);
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
-        let Some(engine) = self.chooser.choose(&asked, &self.fleet) else { return false };
+        let Some(Placed { engine, predicted }) = self.chooser.choose(&asked, &self.fleet) else { return false };
         let Some(request) = self.release(number) else { return false };
         // The last token of a prompt is always computed.
         let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
-        let predicted = self.chooser.predicted().map(|tokens| tokens.min(most));
+        let predicted = predicted.map(|tokens| tokens.min(most));
         let blocks = request.blocks.clone();
         if let Some(publisher) = &mut self.publisher {
             publisher.knows(&blocks);
@@ -307,8 +307,7 @@ impl Simulation<'_> {
     }
 
     fn finish(&mut self, live: Live, now_ns: u64) {
-        self.chooser.answered(live.number, live.tokens);
-        self.chooser.ended(live.number);
+        self.chooser.ended(live.number, live.tokens);
         self.run.end_ns = now_ns;
         self.run.records.push(Record {
             arrival_ns: live.request.arrival_ns,

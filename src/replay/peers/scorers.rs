@@ -18,7 +18,7 @@ use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::core::Figures;
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -94,7 +94,7 @@ fn blocks(asked: &Asked) -> Vec<u64> {
 }
 
 impl Chooser for Scorers {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         let blocks = blocks(asked);
         let longest = self.queue.iter().copied().fold(0.0, f64::max);
         let shortest = self.queue.iter().copied().fold(f64::INFINITY, f64::min);
@@ -110,10 +110,10 @@ impl Chooser for Scorers {
         };
         let engine = best_of(&mut self.dice, fleet.len(), |engine| -score(engine));
         blocks.iter().for_each(|block| self.believed[engine].add(*block));
-        Some(engine)
+        Some(engine.into())
     }
 
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 
     fn scrape_every_ns(&self) -> Option<u64> {
         Some(SCRAPE_NS)

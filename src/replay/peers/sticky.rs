@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -22,18 +22,19 @@ impl Sticky {
 }
 
 impl Chooser for Sticky {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let known = asked.request.session.and_then(|session| self.homes.get(&session).copied());
-        Some(known.unwrap_or_else(|| {
+        let home = known.unwrap_or_else(|| {
             self.turn = (self.turn + 1) % self.engines;
             if let Some(session) = asked.request.session {
                 self.homes.insert(session, self.turn);
             }
             self.turn
-        }))
+        });
+        Some(home.into())
     }
 
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 }
 
 #[cfg(test)]
