@@ -3,7 +3,8 @@
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
 //! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`]
 //! those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of [`crate::engine`], described
-//! in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
+//! in [`profiles`]; [`simulate`] one run, [`waiting`] who is at no engine in it; [`outcome`], [`report`] and [`plot`]
+//! what is told of it.
 //!
 //! # What it leaves out
 //!
@@ -27,6 +28,7 @@ pub mod profiles;
 pub mod report;
 pub mod simulate;
 pub mod traffic;
+pub mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

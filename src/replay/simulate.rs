@@ -5,13 +5,14 @@
 //! from seeds, so the same run twice is the same to the nanosecond.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chooser::{Asked, Chooser, Placed, Turn};
 use super::events::Publisher;
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
+use super::waiting::Waiting;
 use crate::engine::batch::Outline;
 use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
@@ -91,13 +92,8 @@ struct Simulation<'a> {
     coming: HashMap<u64, Request>,
     /// The arrival after which the traffic is asked for its next request.
     pulled: Option<u64>,
-    /// Arrived, and held in the front, by number: in which place.
-    held: HashMap<u64, (u64, Request)>,
-    /// Their numbers by place, in order of arrival: numbers are given when an arrival is announced, which may be long
-    /// before.
-    places: BTreeMap<u64, u64>,
-    /// Places given.
-    arrived: u64,
+    /// Arrived, and held in the front.
+    held: Waiting,
     /// Whether a retry is to come.
     retries: bool,
     /// By engine and its id there.
@@ -128,9 +124,7 @@ pub fn run(
         events: BinaryHeap::new(),
         coming: HashMap::new(),
         pulled: None,
-        held: HashMap::new(),
-        places: BTreeMap::new(),
-        arrived: 0,
+        held: Waiting::default(),
         retries: false,
         live: weights.iter().map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
@@ -184,9 +178,7 @@ impl Simulation<'_> {
         }
         let Some(request) = self.coming.remove(&number) else { return };
         let behind_others = !self.held.is_empty() && self.chooser.retry_every_ns().is_none();
-        self.arrived += 1;
-        self.places.insert(self.arrived, number);
-        self.held.insert(number, (self.arrived, request));
+        self.held.arrives(number, request);
         // Behind others it waits for its turn.
         if !behind_others && !self.place(number, now_ns) {
             self.place_held(now_ns);
@@ -196,7 +188,7 @@ impl Simulation<'_> {
     /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no
     /// other turn.
     fn place_held(&mut self, now_ns: u64) {
-        while let Some((_, &first)) = self.places.first_key_value()
+        while let Some(first) = self.held.first()
             && let Some(turn) = self.chooser.turn(now_ns, first)
         {
             match turn {
@@ -218,26 +210,19 @@ impl Simulation<'_> {
 
     /// Its client asks again.
     fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
-        let Some(request) = self.release(number) else { return };
+        let Some(request) = self.held.leaves(number) else { return };
         self.run.refusals += u64::from(self.run.window.holds(now_ns));
         self.events.push(Reverse((now_ns + u64::from(seconds.max(1)) * 1_000_000_000, Event::Arrives(number))));
         self.coming.insert(number, request);
     }
 
-    /// Takes one out of those that are held.
-    fn release(&mut self, number: u64) -> Option<Request> {
-        let (place, request) = self.held.remove(&number)?;
-        self.places.remove(&place);
-        Some(request)
-    }
-
     /// Asks for an engine; false where the request is held.
     fn place(&mut self, number: u64, now_ns: u64) -> bool {
-        let Some((_, request)) = self.held.get(&number) else { return false };
+        let Some(request) = self.held.get(number) else { return false };
         let tenant = request.tenant(self.tenants);
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
         let Some(Placed { engine, predicted }) = self.chooser.choose(&asked, &self.fleet) else { return false };
-        let Some(request) = self.release(number) else { return false };
+        let Some(request) = self.held.leaves(number) else { return false };
         // The last token of a prompt is always computed.
         let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
         let predicted = predicted.map(|tokens| tokens.min(most));
