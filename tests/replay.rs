@@ -14,7 +14,7 @@ use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
 use warmfront::replay::profiles;
-use warmfront::replay::simulate::{Run, run};
+use warmfront::replay::simulate::{Run, Setting, run};
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chain::Chain;
 use warmfront::replay::traffic::chat::Chat;
@@ -56,7 +56,7 @@ fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, pol
     let weights = vec![1; engines];
     let stage = Stage { weights: &weights, blocks, block_tokens, fronts: 1, events, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, &weights, 1, chooser, &AtomicU64::new(0))
+    run(&Setting { source, load, profile, weights: &weights, tenants: 1 }, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.
@@ -149,7 +149,8 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
     ]);
-    let run = run(&source, 1.0, &plain(), &[1; 2], 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let setting = Setting { source: &source, load: 1.0, profile: &plain(), weights: &[1; 2], tenants: 1 };
+    let run = run(&setting, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
         .records
         .iter()

@@ -9,7 +9,7 @@ use warmfront::replay::chooser::{Asked, Chooser, Placed, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::profiles;
-use warmfront::replay::simulate::{Record, Run, run};
+use warmfront::replay::simulate::{Record, Run, Setting, run};
 use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chat::Chat;
@@ -48,9 +48,13 @@ fn chooser(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, 
     named(policy).unwrap().make(&Stage { weights: &[1; 4], blocks, block_tokens, fronts, events, seed: 1 })
 }
 
+fn setting<'a>(source: &'a dyn Source, profile: &'a Profile) -> Setting<'a> {
+    Setting { source, load: 1.0, profile, weights: &[1; 4], tenants: 1 }
+}
+
 fn replay(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Run {
     let chooser = chooser(source, profile, policy, fronts, events);
-    run(source, 1.0, profile, &[1; 4], 1, chooser, &AtomicU64::new(0))
+    run(&setting(source, profile), chooser, &AtomicU64::new(0))
 }
 
 /// Tokens thought of and not found, and found and not thought of.
@@ -181,7 +185,7 @@ fn engines_do_the_same_whether_anybody_listens() {
     let (source, profile) = (chat(), with_cache("l4-8b", 20_000));
     let deaf = chooser(&source, &profile, "warm", 1, AT_ONCE);
     let listening = Listens(chooser(&source, &profile, "warm", 1, AT_ONCE));
-    let go = |chooser| run(&source, 1.0, &profile, &[1; 4], 1, chooser, &AtomicU64::new(0));
+    let go = |chooser| run(&setting(&source, &profile), chooser, &AtomicU64::new(0));
     assert!(go(deaf) == go(Box::new(listening)), "they differ");
 }
 

@@ -39,6 +39,7 @@ use std::time::Duration;
 use chooser::{Named, ORACLE, RANDOM, Stage};
 use events::Delivery;
 use outcome::{Objective, Outcome};
+use simulate::Setting;
 use traffic::Source;
 
 use crate::engine::profile::Profile;
@@ -125,9 +126,9 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let (weights, fronts, events) = (self.weights, self.fronts, self.events);
-        let chooser = policy.make(&Stage { weights, blocks, block_tokens, fronts, events, seed: self.seed });
-        let run = simulate::run(self.source, load, self.profile, weights, self.tenants, chooser, ended);
+        let Comparison { source, profile, weights, tenants, fronts, events, seed, .. } = *self;
+        let chooser = policy.make(&Stage { weights, blocks, block_tokens, fronts, events, seed });
+        let run = simulate::run(&Setting { source, load, profile, weights, tenants }, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }
 }

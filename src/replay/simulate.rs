@@ -17,6 +17,21 @@ use crate::engine::batch::Outline;
 use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
 
+/// What runs, whatever the policy.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The traffic.
+    pub source: &'a dyn Source,
+    /// Times its own rate.
+    pub load: f64,
+    /// An engine of weight 1.
+    pub profile: &'a Profile,
+    /// The engines' weights, one each.
+    pub weights: &'a [u32],
+    /// Among so many requests are divided: the first asks nine of ten.
+    pub tenants: u16,
+}
+
 /// How one request went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -104,16 +119,9 @@ struct Simulation<'a> {
     run: Run,
 }
 
-/// Runs `source` at `load` over engines of these weights until its last request has ended. `ended` counts them meanwhile.
-pub fn run(
-    source: &dyn Source,
-    load: f64,
-    profile: &Profile,
-    weights: &[u32],
-    tenants: u16,
-    chooser: Box<dyn Chooser + '_>,
-    ended: &AtomicU64,
-) -> Run {
+/// Runs the traffic until its last request has ended. `ended` counts them meanwhile.
+pub fn run(setting: &Setting<'_>, chooser: Box<dyn Chooser + '_>, ended: &AtomicU64) -> Run {
+    let Setting { source, load, profile, weights, tenants } = *setting;
     let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
     let mut simulation = Simulation {
         fleet: Fleet::new(&profile, weights, chooser.pools_caches()),
