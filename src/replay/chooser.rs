@@ -89,6 +89,28 @@ pub trait Chooser {
     }
 }
 
+/// What each draw mixes into its seed, so that no two draw alike. Other numbers would be other figures.
+pub(super) mod draws {
+    /// Of the product's policies, at a choice.
+    pub const CHOICE: u64 = 3;
+    /// Which bits a prompt's key has.
+    pub const KEY: u64 = 4;
+    /// Which a session's has.
+    pub const SESSION: u64 = 5;
+    /// To which front a request goes.
+    pub const FRONT: u64 = 6;
+    /// Of sticky sessions; several fronts have none.
+    pub const STICKY: u64 = 6;
+    /// Of the scorers.
+    pub const SCORERS: u64 = 7;
+    /// By overlap cost.
+    pub const OVERLAP: u64 = 8;
+    /// Which events are lost.
+    pub const LOSS: u64 = 9;
+    /// Of the prompt trees.
+    pub const PROMPT_TREE: u64 = 10;
+}
+
 /// A policy's name and what it stands for.
 pub struct Named {
     /// As `--policies` takes it.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::chooser::{Asked, Chooser, Placed, Stage};
+use super::chooser::{Asked, Chooser, Placed, Stage, draws};
 use super::events::Batch;
 use super::fleet::Fleet;
 use super::own::Own;
@@ -33,7 +33,7 @@ impl Fronts {
     fn of(stage: &Stage<'_>, make: impl Fn(&Stage<'_>) -> Own) -> Fronts {
         let each = |front: usize| make(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage });
         let fronts = (0..stage.fronts.max(1)).map(each).collect();
-        Fronts { fronts, seed: mix(stage.seed, 6), dealt: HashMap::new() }
+        Fronts { fronts, seed: mix(stage.seed, draws::FRONT), dealt: HashMap::new() }
     }
 }
 

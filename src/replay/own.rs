@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::chooser::{Asked, Chooser, Placed, Stage};
+use super::chooser::{Asked, Chooser, Placed, Stage, draws};
 use super::events::Batch;
 use super::fleet::Fleet;
 use super::precise::Ears;
@@ -73,7 +73,7 @@ impl Own {
             matches: Box::default(),
             among_others: stage.fronts > 1,
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
-            dice: Dice::new(mix(stage.seed, 3)),
+            dice: Dice::new(mix(stage.seed, draws::CHOICE)),
             turn: 0,
             ears: None,
             turnovers: vec![Turnover::default(); stage.engines()],
@@ -133,7 +133,7 @@ impl Own {
             PrefixMode::FirstUser => asked.request.opening,
             PrefixMode::Conversation => start(asked, pool.settings.prefix_bytes),
         };
-        let key = key.map(|key| mix(key, 4));
+        let key = key.map(|key| mix(key, draws::KEY));
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let index = self.snapshot.index.as_deref();
         let prompt = index.map(|index| {
@@ -145,7 +145,7 @@ impl Own {
         let request = policy::Request {
             prompt,
             key,
-            session: asked.request.session.map(|session| mix(session, 5)),
+            session: asked.request.session.map(|session| mix(session, draws::SESSION)),
             random: self.dice.number(),
             turn: self.turn,
             ..policy::Request::default()

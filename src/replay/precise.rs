@@ -9,14 +9,13 @@
 //! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there.
 //! Were there more room, prompts would be sent after blocks that those waiting before them will take.
 
+use super::chooser::draws;
 use super::events::{Batch, Came, Delivery, Told, Wire};
 use super::traffic::chain::mix;
 use crate::engine::cache::ByHash;
 use crate::fleet::EndpointId;
 use crate::index::{Index, Origin, PROMISE_SECONDS};
 
-/// Sets the draw of losses apart from others.
-const LOSS_DRAW: u64 = 9;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// All engines, as one front hears them.
@@ -47,7 +46,7 @@ impl Ears {
         seed: u64,
     ) -> Ears {
         let of = |(id, blocks): (EndpointId, u32)| {
-            let wire = Wire::new(delivery, mix(mix(seed, LOSS_DRAW), id.slot.into()));
+            let wire = Wire::new(delivery, mix(mix(seed, draws::LOSS), id.slot.into()));
             let engine = Engine { id, blocks, wire, complete: true, told: ByHash::default() };
             engine.keep_promises(index);
             engine

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
-use crate::replay::chooser::{Asked, Chooser, Placed};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -44,7 +44,7 @@ impl Overlap {
     /// Nothing in flight.
     pub fn new(engines: usize, seed: u64) -> Overlap {
         let active = (0..engines).map(|_| Active::default()).collect();
-        Overlap { active, placed: HashMap::new(), dice: Dice::new(mix(seed, 8)) }
+        Overlap { active, placed: HashMap::new(), dice: Dice::new(mix(seed, draws::OVERLAP)) }
     }
 }
 

@@ -23,7 +23,7 @@ use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::tokens::TOKEN_BYTES;
-use crate::replay::chooser::{Asked, Chooser, Placed};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -108,7 +108,7 @@ impl PromptTree {
             sizes: vec![0; engines],
             load: vec![0; engines],
             sent: vec![0; engines],
-            dice: Dice::new(mix(seed, 10)),
+            dice: Dice::new(mix(seed, draws::PROMPT_TREE)),
             placed: HashMap::new(),
             clock: 0,
             evicted_ns: 0,

@@ -18,7 +18,7 @@ use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::core::Figures;
-use crate::replay::chooser::{Asked, Chooser, Placed};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -77,7 +77,7 @@ impl Scorers {
             believed: weights.iter().map(|weight| Believed::new(most(weight))).collect(),
             queue: vec![0.0; engines],
             kv_use: vec![0.0; engines],
-            dice: Dice::new(mix(seed, 7)),
+            dice: Dice::new(mix(seed, draws::SCORERS)),
         }
     }
 }
@@ -138,7 +138,8 @@ mod tests {
     /// Scraped before the first request: waiting requests and KV use by engine.
     fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
         let mut trial = Trial::new(Scorers::new(&[1; 3], 5_500, 1), 3);
-        trial.chooser.scraped(0, &figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
+        let figures = figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() });
+        trial.chooser.scraped(0, &figures);
         trial
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::replay::chooser::{Asked, Chooser, Placed};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -17,7 +17,8 @@ pub struct Sticky {
 impl Sticky {
     /// The seed says with which engine the turns begin.
     pub fn new(engines: usize, seed: u64) -> Sticky {
-        Sticky { homes: HashMap::new(), engines: engines.max(1), turn: mix(seed, 6) as usize % engines.max(1) }
+        let engines = engines.max(1);
+        Sticky { homes: HashMap::new(), engines, turn: mix(seed, draws::STICKY) as usize % engines }
     }
 }
 
