@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
-use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Placed, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
 use warmfront::replay::profiles;
-use warmfront::replay::simulate::{Run, run};
+use warmfront::replay::simulate::{Run, Setting, run};
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chain::Chain;
 use warmfront::replay::traffic::chat::Chat;
@@ -56,7 +56,7 @@ fn replay(source: &dyn Source, load: f64, profile: &Profile, engines: usize, pol
     let weights = vec![1; engines];
     let stage = Stage { weights: &weights, blocks, block_tokens, fronts: 1, events, seed: 1 };
     let chooser = named(policy).unwrap().make(&stage);
-    run(source, load, profile, &weights, 1, chooser, &AtomicU64::new(0))
+    run(&Setting { source, load, profile, weights: &weights, tenants: 1 }, chooser, &AtomicU64::new(0))
 }
 
 /// Requests as written down.
@@ -109,10 +109,10 @@ impl Source for Fixed {
 struct Scripted(Vec<usize>);
 
 impl Chooser for Scripted {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
-        self.0.get(asked.number as usize).copied()
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
+        self.0.get(asked.number as usize).copied().map(Placed::from)
     }
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 }
 
 fn request(arrival_ms: u64, pieces: &[(u64, u32)], output: u32) -> Request {
@@ -149,7 +149,8 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
         request(50, &[(1, 64), (3, 16)], 1),
         request(60, &[(1, 64), (3, 16)], 1),
     ]);
-    let run = run(&source, 1.0, &plain(), &[1; 2], 1, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let setting = Setting { source: &source, load: 1.0, profile: &plain(), weights: &[1; 2], tenants: 1 };
+    let run = run(&setting, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
         .records
         .iter()

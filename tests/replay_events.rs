@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::core::Figures;
 use warmfront::engine::profile::Profile;
-use warmfront::replay::chooser::{Asked, Chooser, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, Placed, Stage, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::profiles;
-use warmfront::replay::simulate::{Record, Run, run};
+use warmfront::replay::simulate::{Record, Run, Setting, run};
 use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chat::Chat;
@@ -48,9 +48,13 @@ fn chooser(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, 
     named(policy).unwrap().make(&Stage { weights: &[1; 4], blocks, block_tokens, fronts, events, seed: 1 })
 }
 
+fn setting<'a>(source: &'a dyn Source, profile: &'a Profile) -> Setting<'a> {
+    Setting { source, load: 1.0, profile, weights: &[1; 4], tenants: 1 }
+}
+
 fn replay(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, events: Delivery) -> Run {
     let chooser = chooser(source, profile, policy, fronts, events);
-    run(source, 1.0, profile, &[1; 4], 1, chooser, &AtomicU64::new(0))
+    run(&setting(source, profile), chooser, &AtomicU64::new(0))
 }
 
 /// Tokens thought of and not found, and found and not thought of.
@@ -156,29 +160,23 @@ fn where_caches_are_too_small_more_is_found_by_events_than_without() {
 struct Listens(Box<dyn Chooser>);
 
 impl Chooser for Listens {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         self.0.choose(asked, fleet)
     }
     fn first_token(&mut self, number: u64) {
         self.0.first_token(number);
     }
-    fn answered(&mut self, number: u64, tokens: u32) {
-        self.0.answered(number, tokens);
-    }
-    fn ended(&mut self, number: u64) {
-        self.0.ended(number);
+    fn ended(&mut self, number: u64, tokens: u32) {
+        self.0.ended(number, tokens);
     }
     fn scrape_every_ns(&self) -> Option<u64> {
         self.0.scrape_every_ns()
     }
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.0.scraped(figures);
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.0.scraped(now_ns, figures);
     }
     fn hears_events(&self) -> bool {
         true
-    }
-    fn predicted(&self) -> Option<u32> {
-        self.0.predicted()
     }
 }
 
@@ -187,7 +185,7 @@ fn engines_do_the_same_whether_anybody_listens() {
     let (source, profile) = (chat(), with_cache("l4-8b", 20_000));
     let deaf = chooser(&source, &profile, "warm", 1, AT_ONCE);
     let listening = Listens(chooser(&source, &profile, "warm", 1, AT_ONCE));
-    let go = |chooser| run(&source, 1.0, &profile, &[1; 4], 1, chooser, &AtomicU64::new(0));
+    let go = |chooser| run(&setting(&source, &profile), chooser, &AtomicU64::new(0));
     assert!(go(deaf) == go(Box::new(listening)), "they differ");
 }
 

@@ -49,8 +49,17 @@ pub struct Token {
     pub token: u32,
     /// Whether it is the first of its sequence, and the prompt tokens found in the cache.
     pub first: Option<First>,
-    /// Whether it is the last.
-    pub last: bool,
+    /// With the last of its sequence: why.
+    pub finish: Option<Finish>,
+}
+
+/// Why a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended.
+    Stop,
+    /// The client's limit.
+    Length,
 }
 
 /// What is known with a sequence's first token.
@@ -65,6 +74,8 @@ pub struct First {
 struct Sequence {
     prompt: u32,
     output: u32,
+    /// Whether the end will be the model's own.
+    natural_end: bool,
     generated: u32,
     /// Tokens whose keys and values are in `blocks`.
     computed: u32,
@@ -145,6 +156,7 @@ impl Batch {
         let mut sequence = Sequence {
             hashes: Vec::with_capacity(ask.prompt.len() / self.block_size),
             tail: Vec::with_capacity(self.block_size),
+            natural_end: ask.natural_end,
             salt: ask.salt,
             ..Sequence::new(now_ns, ask.prompt.len() as u32, ask.output)
         };
@@ -275,9 +287,9 @@ impl Batch {
             if !sequence.outlined {
                 sequence.push(token, self.block_size);
             }
-            let last = sequence.generated >= sequence.output;
-            out.push(Token { id, token, first, last });
-            if last {
+            let finish = sequence.ends();
+            out.push(Token { id, token, first, finish });
+            if finish.is_some() {
                 self.abort(cache, id);
             }
         }
@@ -291,6 +303,7 @@ impl Sequence {
         Sequence {
             prompt,
             output: output.max(1),
+            natural_end: false,
             generated: 0,
             computed: 0,
             cached: 0,
@@ -312,6 +325,12 @@ impl Sequence {
 
     fn left(&self) -> u32 {
         self.total() - self.computed
+    }
+
+    /// Why it ends with the token generated last, if it does.
+    fn ends(&self) -> Option<Finish> {
+        let why = if self.natural_end { Finish::Stop } else { Finish::Length };
+        (self.generated >= self.output).then_some(why)
     }
 
     fn push(&mut self, token: u32, block_size: usize) {
@@ -413,7 +432,7 @@ mod tests {
         assert_eq!(work.prefill_pairs, 15 * 15 + 112);
         let (work, out) = step(&mut batch, &mut cache, &profile);
         assert_eq!((work.decodes, work.prefill_tokens), (1, 10));
-        assert!(out[1].last && out[1].first.is_some());
+        assert!(out[1].finish == Some(Finish::Length) && out[1].first.is_some());
     }
 
     #[test]
@@ -467,7 +486,7 @@ mod tests {
             let mut out = Vec::new();
             batch.finish(&mut cache, &mut out);
             tokens += out.len();
-            ended.extend(out.iter().filter(|t| t.last).map(|t| t.id));
+            ended.extend(out.iter().filter(|t| t.finish.is_some()).map(|t| t.id));
         }
         assert_eq!(ended, [first, second]);
         assert_eq!(tokens, 24);
@@ -530,7 +549,8 @@ mod tests {
                     let mut out = Vec::new();
                     batch.finish(&mut cache, &mut out);
                     out.iter().for_each(|token| said[token.id as usize - 1].push(token.token));
-                    seen.push((work, out.iter().map(|t| (t.id, t.first, t.last)).collect::<Vec<_>>(), cache.free()));
+                    let tokens: Vec<_> = out.iter().map(|t| (t.id, t.first, t.finish)).collect();
+                    seen.push((work, tokens, cache.free()));
                 }
             }
             ((seen, batch.counts.prefix_hits, batch.counts.preemptions), said)

@@ -3,7 +3,7 @@
 //! `begin_step` chooses and prices a step, `end_step` hands out its tokens. A shell sleeps between
 //! the two; a replay jumps. Times are simulated nanoseconds since the engine's start.
 
-use super::batch::{Ask, Batch, Outline, Token};
+use super::batch::{Ask, Batch, Finish, Outline, Token};
 use super::cache::{Cache, Change};
 use super::profile::Profile;
 
@@ -58,8 +58,6 @@ pub struct Core {
     profile: Profile,
     cache: Cache,
     batch: Batch,
-    /// Ends of natural length, so that a finished id knows its reason.
-    natural: std::collections::HashSet<u64>,
     step_ends_ns: Option<u64>,
     figures: Figures,
 }
@@ -70,7 +68,6 @@ impl Core {
         Core {
             cache: Cache::new(profile.blocks()),
             batch: Batch::new(profile.block_size),
-            natural: Default::default(),
             step_ends_ns: None,
             figures: Figures::default(),
             profile,
@@ -89,13 +86,7 @@ impl Core {
             self.figures.refused += 1;
             return Err(Busy);
         }
-        for ask in asks {
-            let id = self.batch.submit(now_ns, ask);
-            if ask.natural_end {
-                self.natural.insert(id);
-            }
-            ids.push(id);
-        }
+        ids.extend(asks.iter().map(|ask| self.batch.submit(now_ns, ask)));
         Ok(())
     }
 
@@ -138,7 +129,6 @@ impl Core {
     /// The client of a sequence left.
     pub fn abort(&mut self, id: u64) {
         if self.batch.abort(&mut self.cache, id) {
-            self.natural.remove(&id);
             self.figures.ends.abort += 1;
         }
     }
@@ -154,21 +144,20 @@ impl Core {
         self.step_ends_ns
     }
 
-    /// Ends the step begun last: its tokens, and whether each sequence's end was natural.
-    pub fn end_step(&mut self, out: &mut Vec<(Token, bool)>) {
+    /// Ends the step begun last: its tokens, behind what is in `out`.
+    pub fn end_step(&mut self, out: &mut Vec<Token>) {
         let Some(now_ns) = self.step_ends_ns.take() else { return };
-        let mut tokens = Vec::new();
-        self.batch.finish(&mut self.cache, &mut tokens);
-        for token in tokens {
+        let before = out.len();
+        self.batch.finish(&mut self.cache, out);
+        for token in &out[before..] {
             if let Some(first) = token.first {
                 self.note_first(now_ns.saturating_sub(first.arrived_ns));
             }
-            let natural = token.last && self.natural.remove(&token.id);
-            if token.last {
-                self.figures.ends.stop += u64::from(natural);
-                self.figures.ends.length += u64::from(!natural);
+            match token.finish {
+                Some(Finish::Stop) => self.figures.ends.stop += 1,
+                Some(Finish::Length) => self.figures.ends.length += 1,
+                None => {}
             }
-            out.push((token, natural));
         }
     }
 
@@ -213,7 +202,7 @@ mod tests {
             now = ends;
             out.clear();
             core.end_step(&mut out);
-            firsts.extend(out.iter().filter(|(t, _)| t.first.is_some()).map(|(t, _)| (t.id, now)));
+            firsts.extend(out.iter().filter(|t| t.first.is_some()).map(|t| (t.id, now)));
         }
         (now, firsts)
     }

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::batch::Ask;
+use super::batch::{Ask, Finish, Token};
 use super::cache::ByHash;
 use super::core::{Busy, Core, Figures};
 use super::metrics::Lag;
 use super::profile::Profile;
-use super::reply::Finish;
 use super::request::Serving;
 
 /// Real time by which a step may begin late and still count as punctual.
@@ -184,19 +183,18 @@ impl Engine {
         inner.core.begin_step(begin_ns)
     }
 
-    fn end_step(&self, tokens: &mut Vec<(super::batch::Token, bool)>) {
+    fn end_step(&self, tokens: &mut Vec<Token>) {
         let mut inner = self.lock();
         tokens.clear();
         inner.core.end_step(tokens);
-        for (token, natural) in tokens.iter() {
-            let finish = token.last.then_some(if *natural { Finish::Stop } else { Finish::Length });
+        for token in tokens.iter() {
             if let Some(client) = inner.clients.get(&token.id) {
                 let cached = token.first.map(|first| if client.tells_cached { first.cached } else { 0 });
-                let event = Event { choice: client.choice, token: token.token, cached, finish };
+                let event = Event { choice: client.choice, token: token.token, cached, finish: token.finish };
                 // A client that has just gone aborts by its ticket.
                 let _ = client.to.send(event);
             }
-            if token.last {
+            if token.finish.is_some() {
                 inner.clients.remove(&token.id);
             }
         }

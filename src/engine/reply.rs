@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::batch::Finish;
 use super::request::{Api, Refused};
 
 /// What `system_fingerprint` says. It names the simulation, so that nobody takes it for an engine.
@@ -19,25 +20,6 @@ pub struct Usage {
     pub completion: u32,
     /// Prompt tokens found in the prefix cache; absent when the engine is told not to say.
     pub cached: Option<u32>,
-}
-
-/// Why a choice ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// The model ended.
-    Stop,
-    /// The client's limit.
-    Length,
-}
-
-impl Finish {
-    fn quoted(finish: Option<Finish>) -> &'static str {
-        match finish {
-            Some(Finish::Stop) => "\"stop\"",
-            Some(Finish::Length) => "\"length\"",
-            None => "null",
-        }
-    }
 }
 
 /// The parts of one request's reply that stay the same.
@@ -89,7 +71,7 @@ impl Shape {
         fingerprint: bool,
     ) -> Bytes {
         let usage = usage.map(running_usage).unwrap_or_default();
-        let reason = Finish::quoted(finish);
+        let reason = finish_reason(finish);
         let behind = match (self.api, finish) {
             (Api::Chat, None) => "\"token_ids\":null",
             (Api::Chat, Some(_)) => "\"stop_reason\":null,\"token_ids\":null",
@@ -159,7 +141,7 @@ impl Shape {
 
     fn whole_choice(&self, index: usize, text: &str, finish: Finish) -> String {
         let text = Value::from(text);
-        let reason = Finish::quoted(Some(finish));
+        let reason = finish_reason(Some(finish));
         match self.api {
             Api::Chat => format!(
                 "{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{text},\"refusal\":null,\
@@ -171,6 +153,15 @@ impl Shape {
                  \"token_ids\":null,\"prompt_logprobs\":null,\"prompt_token_ids\":null,\"routed_experts\":null}}"
             ),
         }
+    }
+}
+
+/// The value of `finish_reason`.
+fn finish_reason(finish: Option<Finish>) -> &'static str {
+    match finish {
+        Some(Finish::Stop) => "\"stop\"",
+        Some(Finish::Length) => "\"length\"",
+        None => "null",
     }
 }
 

@@ -17,9 +17,10 @@ use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
+use super::batch::Finish;
 use super::metrics;
 use super::pump::{Engine, Event, Ticket};
-use super::reply::{self, Finish, Shape, Usage};
+use super::reply::{self, Shape, Usage};
 use super::request::{self, Api, Refused, Request};
 use super::stream::{Cut, Stream};
 use super::tokens;

@@ -55,7 +55,7 @@ pub use capacity::{BadCapacity, Capacity};
 pub use ledger::Inserted;
 use ledger::{Chunk, Ledger};
 use lengths::Lengths;
-pub use promises::{Expired, PROMISES_MAX};
+pub use promises::{Expired, PROMISE_SECONDS, PROMISES_MAX};
 use rows::Rows;
 pub use saved::Saved;
 pub use search::{DEPTHS_SEARCHED, Found, Matches, STEPS, Set, probes_max};

@@ -12,6 +12,9 @@ use super::{CLAIMS_MAX, CONTROL_CLAIMS_MAX, Index, Inserted, Missed, Origin};
 use crate::atomics::Ordering;
 use crate::fleet::EndpointId;
 
+/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed
+/// by then.
+pub const PROMISE_SECONDS: u32 = 30;
 /// Promises of one endpoint at a time: with one more the oldest expires at once.
 pub const PROMISES_MAX: usize = 8_192;
 /// So many are looked at in one call, and no further one once so many blocks went.

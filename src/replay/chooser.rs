@@ -29,6 +29,21 @@ pub struct Asked<'a> {
     pub tenant: u16,
 }
 
+/// Where a request goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// To which engine.
+    pub engine: usize,
+    /// Tokens of its prompt that this was thought to hold, where that was asked.
+    pub predicted: Option<u32>,
+}
+
+impl From<usize> for Placed {
+    fn from(engine: usize) -> Placed {
+        Placed { engine, predicted: None }
+    }
+}
+
 /// What becomes of a held request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
@@ -42,7 +57,7 @@ pub enum Turn {
 /// events, what an engine's cache holds.
 pub trait Chooser {
     /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize>;
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed>;
     /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that
     /// went. `first` came before the others.
     fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
@@ -54,30 +69,46 @@ pub trait Chooser {
     }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
-    /// A request will end, after so many tokens.
-    fn answered(&mut self, _number: u64, _tokens: u32) {}
-    /// A request has its last token.
-    fn ended(&mut self, number: u64);
+    /// A request has the last of so many tokens.
+    fn ended(&mut self, number: u64, tokens: u32);
     /// How often it reads the engines' metrics, if it does.
     fn scrape_every_ns(&self) -> Option<u64> {
         None
     }
     /// What they say, by engine.
-    fn scraped(&mut self, _figures: &[Figures]) {}
+    fn scraped(&mut self, _now_ns: u64, _figures: &[Figures]) {}
     /// Whether it hears the engines' KV events.
     fn hears_events(&self) -> bool {
         false
     }
     /// An engine sends a batch of them; when it comes is the chooser's to say.
     fn published(&mut self, _now_ns: u64, _engine: usize, _batch: &Batch) {}
-    /// Tokens of the prompt chosen for last that its engine was thought to hold, where that was asked.
-    fn predicted(&self) -> Option<u32> {
-        None
-    }
     /// Whether the engines have one cache together: for the oracle alone.
     fn pools_caches(&self) -> bool {
         false
     }
+}
+
+/// What each draw mixes into its seed, so that no two draw alike. Other numbers would be other figures.
+pub(super) mod draws {
+    /// Of the product's policies, at a choice.
+    pub const CHOICE: u64 = 3;
+    /// Which bits a prompt's key has.
+    pub const KEY: u64 = 4;
+    /// Which a session's has.
+    pub const SESSION: u64 = 5;
+    /// To which front a request goes.
+    pub const FRONT: u64 = 6;
+    /// Of sticky sessions; several fronts have none.
+    pub const STICKY: u64 = 6;
+    /// Of the scorers.
+    pub const SCORERS: u64 = 7;
+    /// By overlap cost.
+    pub const OVERLAP: u64 = 8;
+    /// Which events are lost.
+    pub const LOSS: u64 = 9;
+    /// Of the prompt trees.
+    pub const PROMPT_TREE: u64 = 10;
 }
 
 /// A policy's name and what it stands for.
@@ -95,6 +126,8 @@ enum Make {
     Own(fn() -> Settings),
     /// One of these that hears the engines' KV events.
     Hearing(fn() -> Settings),
+    /// What knows all of so many engines, and the same behind any number of fronts.
+    Knowing(fn(usize) -> Oracle),
     /// Another, that is simulated alone before its fleet.
     Alone(fn(&Stage<'_>) -> Box<dyn Chooser>),
 }
@@ -130,6 +163,7 @@ impl Named {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
             Make::Hearing(settings) => Box::new(Fronts::hearing(stage, &settings())),
+            Make::Knowing(make) => Box::new(make(stage.engines())),
             Make::Alone(make) => make(stage),
         }
     }
@@ -139,10 +173,9 @@ impl Named {
         matches!(self.make, Make::Hearing(_))
     }
 
-    /// Whether it says something of several fronts: the product's own do, and what knows all knows the same behind any
-    /// number.
+    /// Whether it says something of several fronts.
     pub fn on_several_fronts(&self) -> bool {
-        matches!(self.make, Make::Own(_) | Make::Hearing(_)) || [ORACLE, POOLED, CLAIRVOYANT].contains(&self.name)
+        !matches!(self.make, Make::Alone(_))
     }
 }
 
@@ -224,17 +257,17 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: CLAIRVOYANT,
         what: "soonest first token by the engines' state and uncached tokens, caches apart",
-        make: Make::Alone(|stage| Box::new(Oracle::with_caches_apart(stage.engines()))),
+        make: Make::Knowing(Oracle::with_caches_apart),
     },
     Named {
         name: POOLED,
         what: "one pooled cache, the same state but for when steps end",
-        make: Make::Alone(|stage| Box::new(Oracle::without_steps(stage.engines()))),
+        make: Make::Knowing(Oracle::without_steps),
     },
     Named {
         name: ORACLE,
         what: "one pooled cache, the soonest first token by state and uncached tokens",
-        make: Make::Alone(|stage| Box::new(Oracle::new(stage.engines()))),
+        make: Make::Knowing(Oracle::new),
     },
 ];
 
@@ -258,7 +291,7 @@ mod tests {
             .iter()
             .filter_map(|named| match named.make {
                 Make::Own(settings) | Make::Hearing(settings) => Some((named.name, settings().policy)),
-                Make::Alone(_) => None,
+                Make::Knowing(_) | Make::Alone(_) => None,
             })
             .collect();
         assert_eq!(

@@ -14,7 +14,6 @@ pub struct Fleet {
     /// The cache of all, as large as theirs together.
     pooled: Option<Cache>,
     profiles: Vec<Profile>,
-    ended: Vec<(Token, bool)>,
 }
 
 impl Fleet {
@@ -27,7 +26,6 @@ impl Fleet {
             step_ends_ns: vec![None; profiles.len()],
             pooled: pooled.then(|| Cache::new(blocks)),
             profiles,
-            ended: Vec::new(),
         }
     }
 
@@ -114,22 +112,22 @@ impl Fleet {
     }
 
     /// Ends an engine's step: its tokens.
-    pub(super) fn end(&mut self, engine: usize) -> &[(Token, bool)] {
-        self.ended.clear();
+    pub(super) fn end(&mut self, engine: usize) -> Vec<Token> {
+        let mut tokens = Vec::new();
         if let Some(core) = self.engines.get_mut(engine) {
             match &mut self.pooled {
                 Some(cache) => {
                     core.swap_cache(cache);
-                    core.end_step(&mut self.ended);
+                    core.end_step(&mut tokens);
                     core.swap_cache(cache);
                 }
-                None => core.end_step(&mut self.ended),
+                None => core.end_step(&mut tokens),
             }
         }
         if let Some(step) = self.step_ends_ns.get_mut(engine) {
             *step = None;
         }
-        &self.ended
+        tokens
     }
 
     /// Whether a step of one engine may free what another waits for.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::chooser::{Asked, Chooser, Stage};
+use super::chooser::{Asked, Chooser, Placed, Stage, draws};
 use super::events::Batch;
 use super::fleet::Fleet;
 use super::own::Own;
@@ -17,8 +17,6 @@ pub struct Fronts {
     seed: u64,
     /// By number: whose request it is, where there is a choice.
     dealt: HashMap<u64, usize>,
-    /// Who chose last.
-    last: usize,
 }
 
 impl Fronts {
@@ -35,15 +33,14 @@ impl Fronts {
     fn of(stage: &Stage<'_>, make: impl Fn(&Stage<'_>) -> Own) -> Fronts {
         let each = |front: usize| make(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage });
         let fronts = (0..stage.fronts.max(1)).map(each).collect();
-        Fronts { fronts, seed: mix(stage.seed, 6), dealt: HashMap::new(), last: 0 }
+        Fronts { fronts, seed: mix(stage.seed, draws::FRONT), dealt: HashMap::new() }
     }
 }
 
 impl Chooser for Fronts {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         let front = (mix(self.seed, asked.number) % self.fronts.len() as u64) as usize;
         self.dealt.insert(asked.number, front);
-        self.last = front;
         self.fronts.get_mut(front)?.choose(asked, fleet)
     }
 
@@ -53,15 +50,9 @@ impl Chooser for Fronts {
         }
     }
 
-    fn answered(&mut self, number: u64, tokens: u32) {
-        if let Some(front) = self.dealt.get(&number).and_then(|front| self.fronts.get_mut(*front)) {
-            front.answered(number, tokens);
-        }
-    }
-
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, tokens: u32) {
         if let Some(front) = self.dealt.remove(&number).and_then(|front| self.fronts.get_mut(front)) {
-            front.ended(number);
+            front.ended(number, tokens);
         }
     }
 
@@ -69,8 +60,8 @@ impl Chooser for Fronts {
         self.fronts.first().and_then(Chooser::scrape_every_ns)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.fronts.iter_mut().for_each(|front| front.scraped(figures));
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.fronts.iter_mut().for_each(|front| front.scraped(now_ns, figures));
     }
 
     fn hears_events(&self) -> bool {
@@ -79,10 +70,6 @@ impl Chooser for Fronts {
 
     fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
         self.fronts.iter_mut().for_each(|front| front.published(now_ns, engine, batch));
-    }
-
-    fn predicted(&self) -> Option<u32> {
-        self.fronts.get(self.last).and_then(Chooser::predicted)
     }
 }
 
@@ -103,7 +90,7 @@ mod tests {
     fn a_front_knows_of_another_what_metrics_tell() {
         let mut two = trial(Policy::LeastLoad, 2);
         let busy = |engine| Figures { running: if engine == 0 { 0 } else { 3 }, waiting: 2, ..Figures::default() };
-        two.chooser.scraped(&(0..4).map(busy).collect::<Vec<_>>());
+        two.chooser.scraped(0, &(0..4).map(busy).collect::<Vec<_>>());
         assert_eq!(two.ask(&[(1, 100)]).1, 0, "the others have more, of whomever");
         assert_eq!(two.chooser.scrape_every_ns(), Some(1_000_000_000));
         assert_eq!(trial(Policy::LeastLoad, 1).chooser.scrape_every_ns(), None, "there are no others");
@@ -115,10 +102,10 @@ mod tests {
             let mut trial = trial(Policy::Warm, fronts);
             let first = trial.ask(&[(1, 4_000)]);
             trial.chooser.first_token(first.0);
-            trial.chooser.ended(first.0);
+            trial.chooser.ended(first.0, 1);
             // Who holds nothing there does not take a full cache; without this all would meet there by the ring.
             let full = |engine| Figures { kv_usage: if engine == first.1 { 1.0 } else { 0.0 }, ..Figures::default() };
-            trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+            trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
             (0..20).filter(|more| trial.ask(&[(1, 4_000), (2 + more, 16)]).1 == first.1).count()
         };
         assert_eq!(held(1), 20);
@@ -134,15 +121,13 @@ mod tests {
             let mut trial = Trial::new(Fronts::new(&stage, &settings), 1);
             for _ in 0..1_000 {
                 let (number, _) = trial.ask(&[(9, 16)]);
-                trial.chooser.answered(number, answer);
-                trial.chooser.ended(number);
+                trial.chooser.ended(number, answer);
             }
             // Of 88,000 tokens these are 80,000.
             for prompt in 1..6 {
                 trial.ask(&[(prompt, 16_000)]);
             }
-            trial.ask(&[(1, 16_000)]);
-            trial.chooser.predicted().unwrap()
+            trial.place(&[(1, 16_000)]).1.predicted.unwrap()
         };
         assert_eq!(predicted(1), 16_000);
         assert!((4_000..12_000).contains(&predicted(4_000)), "{}", predicted(4_000));
@@ -154,7 +139,7 @@ mod tests {
         let numbers: Vec<u64> = (0..300).map(|_| three.ask(&[(1, 16)]).0).collect();
         let share = |front| three.chooser.dealt.values().filter(|dealt| **dealt == front).count();
         assert!((0..3).all(|front| (70..130).contains(&share(front))));
-        numbers.iter().for_each(|number| three.chooser.ended(*number));
+        numbers.iter().for_each(|number| three.chooser.ended(*number, 1));
         assert!(three.chooser.dealt.is_empty());
         assert!(three.chooser.fronts.iter().all(|front| front.in_flight() == 0));
     }

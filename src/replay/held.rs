@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::chooser::{Asked, Chooser, Stage, Turn};
+use super::chooser::{Asked, Chooser, Placed, Stage, Turn};
 use super::fleet::Fleet;
 use super::own::Own;
 use crate::counters::queue::{Look, Newcomer, Place, Tenant};
@@ -53,10 +53,10 @@ impl Held {
     }
 
     /// It goes to its engine.
-    fn goes(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
-        let engine = self.own.place(asked, choice)?;
-        self.placed.insert(asked.number, engine);
-        Some(engine)
+    fn goes(&mut self, asked: &Asked, choice: &Choice) -> Option<Placed> {
+        let placed = self.own.place(asked, choice)?;
+        self.placed.insert(asked.number, placed.engine);
+        Some(placed)
     }
 
     fn joins(&mut self, asked: &Asked, choice: &Choice) {
@@ -111,7 +111,7 @@ fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
 }
 
 impl Chooser for Held {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let Some(choice) = self.own.decide(asked) else {
             self.waiting.get(&asked.number).inspect(|place| self.look.closes(place.endpoint()));
             return None;
@@ -170,12 +170,8 @@ impl Chooser for Held {
         self.own.first_token(number);
     }
 
-    fn answered(&mut self, number: u64, tokens: u32) {
-        self.own.answered(number, tokens);
-    }
-
-    fn ended(&mut self, number: u64) {
-        self.own.ended(number);
+    fn ended(&mut self, number: u64, tokens: u32) {
+        self.own.ended(number, tokens);
         if let Some(engine) = self.placed.remove(&number) {
             // Who comes first of all may go there.
             self.look.begins();
@@ -187,13 +183,9 @@ impl Chooser for Held {
         self.own.scrape_every_ns()
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
-        self.own.scraped(figures);
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.own.scraped(now_ns, figures);
         self.look.begins();
-    }
-
-    fn predicted(&self) -> Option<u32> {
-        self.own.predicted()
     }
 }
 
@@ -218,13 +210,14 @@ mod tests {
             let fleet = Fleet::new(&crate::engine::profile::Profile::default(), &[1], false);
             let mut trial = Trial { held: Held::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");
-            trial.held.scraped(&[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
+            trial.held.scraped(0, &[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
             trial
         }
 
         fn ask(&mut self, number: u64, now_ns: u64, pieces: &[(u64, u32)], tenant: u16) -> Option<usize> {
             let request = prompt(pieces);
-            self.held.choose(&Asked { number, now_ns, request: &request, block_tokens: 16, tenant }, &self.fleet)
+            let asked = Asked { number, now_ns, request: &request, block_tokens: 16, tenant };
+            self.held.choose(&asked, &self.fleet).map(|placed| placed.engine)
         }
     }
 
@@ -238,7 +231,7 @@ mod tests {
         assert_eq!(trial.held.turn(20 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 20 * MS, &[(1, 1_500)], 0), None);
         assert_eq!(trial.held.turn(21 * MS, 1), None);
-        trial.held.ended(0);
+        trial.held.ended(0, 1);
         assert_eq!(trial.held.turn(21 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 21 * MS, &[(1, 1_500)], 0), Some(0));
         assert_eq!((trial.held.turn(60 * MS, 1), trial.held.own.queue().waiting()), (None, 0));
@@ -272,7 +265,7 @@ mod tests {
         assert_eq!(Trial::new(Queueing::Off).ask(1, 0, &[(1, 1_500)], 0), Some(0));
         let mut trial = Trial::new(Queueing::Auto);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        (0..2_000).for_each(|_| trial.held.answered(0, 8_000));
+        (1_000..3_000).for_each(|number| trial.held.ended(number, 8_000));
         let beginning = trial.ask(2, 0, &[(100, 7_936), (2, 320)], 0);
         assert_eq!(beginning, Some(0), "nearly all of it is there, and answers are long");
     }

@@ -3,7 +3,8 @@
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
 //! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`]
 //! those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of [`crate::engine`], described
-//! in [`profiles`]; [`simulate`] one run; [`outcome`], [`report`] and [`plot`] what is told of it.
+//! in [`profiles`]; [`simulate`] one run, [`waiting`] who is at no engine in it; [`outcome`], [`report`] and [`plot`]
+//! what is told of it.
 //!
 //! # What it leaves out
 //!
@@ -27,6 +28,7 @@ pub mod profiles;
 pub mod report;
 pub mod simulate;
 pub mod traffic;
+pub mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,7 @@ use std::time::Duration;
 use chooser::{Named, ORACLE, RANDOM, Stage};
 use events::Delivery;
 use outcome::{Objective, Outcome};
+use simulate::Setting;
 use traffic::Source;
 
 use crate::engine::profile::Profile;
@@ -123,9 +126,9 @@ impl Comparison<'_> {
     fn one(&self, load: f64, policy: &Named, ended: &AtomicU64) -> Outcome {
         let block_tokens = self.source.block_tokens();
         let blocks = self.profile.kv_tokens / block_tokens;
-        let (weights, fronts, events) = (self.weights, self.fronts, self.events);
-        let chooser = policy.make(&Stage { weights, blocks, block_tokens, fronts, events, seed: self.seed });
-        let run = simulate::run(self.source, load, self.profile, weights, self.tenants, chooser, ended);
+        let Comparison { source, profile, weights, tenants, fronts, events, seed, .. } = *self;
+        let chooser = policy.make(&Stage { weights, blocks, block_tokens, fronts, events, seed });
+        let run = simulate::run(&Setting { source, load, profile, weights, tenants }, chooser, ended);
         Outcome::of(policy.name, load, &run, &self.objective)
     }
 }

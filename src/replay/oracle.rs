@@ -28,7 +28,7 @@
 
 use std::collections::HashMap;
 
-use super::chooser::{Asked, Chooser};
+use super::chooser::{Asked, Chooser, Placed};
 use super::fleet::Fleet;
 
 /// See the top of this file.
@@ -87,7 +87,7 @@ impl Oracle {
 }
 
 impl Chooser for Oracle {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         let blocks = asked.request.findable(asked.block_tokens);
         let uncached = |engine: usize| {
             let found = fleet.held(engine, blocks) as u64 * u64::from(asked.block_tokens);
@@ -113,7 +113,7 @@ impl Chooser for Oracle {
         }
         self.outputs += u64::from(asked.request.output);
         self.placed.insert(asked.number, (engine, uncached, u64::from(asked.request.output)));
-        Some(engine)
+        Some(engine.into())
     }
 
     fn first_token(&mut self, number: u64) {
@@ -123,7 +123,7 @@ impl Chooser for Oracle {
         }
     }
 
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, _tokens: u32) {
         let Some((engine, _, output)) = self.placed.remove(&number) else { return };
         self.outputs -= output;
         if let Some(in_flight) = self.in_flight.get_mut(engine) {

@@ -4,17 +4,17 @@
 //! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer;
 //! its tokens are settled at the first token, and it reads the engines' KV use as often as control scrapes. Prompt
 //! lengths it knows exactly, where a front estimates them, and its blocks are the traffic's, where a front that hears
-//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Mirror`]
-//! writes the index.
+//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Ears`]
+//! tells the index of them, and what is written at the choice is promised.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::chooser::{Asked, Chooser, Stage};
+use super::chooser::{Asked, Chooser, Placed, Stage, draws};
 use super::events::Batch;
 use super::fleet::Fleet;
-use super::precise::Mirror;
+use super::precise::Ears;
 use super::traffic::chain::mix;
 use crate::config::Control;
 use crate::counters::queue::Queue;
@@ -41,10 +41,9 @@ pub struct Own {
     among_others: bool,
     dice: Dice,
     turn: u64,
-    mirror: Option<Mirror>,
+    ears: Option<Ears>,
     /// By slot.
     turnovers: Vec<Turnover>,
-    predicted: Option<u32>,
 }
 
 impl Own {
@@ -74,11 +73,10 @@ impl Own {
             matches: Box::default(),
             among_others: stage.fronts > 1,
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
-            dice: Dice::new(mix(stage.seed, 3)),
+            dice: Dice::new(mix(stage.seed, draws::CHOICE)),
             turn: 0,
-            mirror: None,
+            ears: None,
             turnovers: vec![Turnover::default(); stage.engines()],
-            predicted: None,
         }
     }
 
@@ -87,8 +85,16 @@ impl Own {
         let mut own = Own::new(stage, settings);
         let endpoints = own.snapshot.endpoints.iter().flatten();
         let with_blocks = endpoints.map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
-        own.mirror = Some(Mirror::new(with_blocks, stage.events, stage.seed));
+        let index = own.snapshot.index.as_deref();
+        own.ears = index.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
         own
+    }
+
+    /// Hears what has come by now.
+    fn hear(&mut self, now_ns: u64) {
+        if let (Some(ears), Some(index)) = (&mut self.ears, &self.snapshot.index) {
+            ears.catch_up(now_ns, index);
+        }
     }
 
     /// Requests without their last token.
@@ -121,15 +127,13 @@ impl Own {
     /// Chooses for a request; nothing counts yet.
     pub(super) fn decide(&mut self, asked: &Asked) -> Option<Choice> {
         self.turn += 1;
-        if let (Some(mirror), Some(index)) = (&mut self.mirror, &self.snapshot.index) {
-            mirror.catch_up(asked.now_ns, index);
-        }
+        self.hear(asked.now_ns);
         let pool = self.snapshot.pools.first()?;
         let key = match pool.settings.prefix {
             PrefixMode::FirstUser => asked.request.opening,
             PrefixMode::Conversation => start(asked, pool.settings.prefix_bytes),
         };
-        let key = key.map(|key| mix(key, 4));
+        let key = key.map(|key| mix(key, draws::KEY));
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let index = self.snapshot.index.as_deref();
         let prompt = index.map(|index| {
@@ -141,7 +145,7 @@ impl Own {
         let request = policy::Request {
             prompt,
             key,
-            session: asked.request.session.map(|session| mix(session, 5)),
+            session: asked.request.session.map(|session| mix(session, draws::SESSION)),
             random: self.dice.number(),
             turn: self.turn,
             ..policy::Request::default()
@@ -161,44 +165,38 @@ impl Own {
     }
 
     /// A request goes where it was chosen for, and counts.
-    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<usize> {
+    pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<Placed> {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
         let mut admission = self.counters.try_admit(choice.endpoint, choice.bound)?;
-        self.predicted = choice.tokens.map(|tokens| tokens.predicted);
         if let Some(Tokens { held, new, .. }) = choice.tokens {
             admission.computes(new);
-            admission.occupies((held + new).saturating_add(self.counters.loads().mean_answer(pool.id)));
+            let mean_answer = self.counters.loads().mean_answer(pool.id);
+            admission.occupies((held + new).saturating_add(mean_answer));
             self.counters.prompt(pool.id, held + new, held);
-            match (&mut self.mirror, index) {
-                (Some(mirror), Some(index)) => {
-                    let engine = choice.endpoint.slot.into();
-                    mirror.promise(asked.now_ns, engine, &asked.request.blocks, chain.len(), index);
-                }
-                (None, Some(index)) => {
-                    let answer = self.counters.loads().mean_answer(pool.id);
-                    let in_blocks = chain.len() as u32 * asked.block_tokens;
-                    let beyond = asked.request.prompt.saturating_sub(in_blocks) + answer;
-                    let mut chain = chain.to_vec();
-                    // Nobody else writes here, and no endpoint goes: it is never refused.
-                    let _ = index.ask(&mut chain, (beyond / asked.block_tokens) as usize, choice.endpoint, false);
-                }
-                (_, None) => {}
+            if let Some(index) = index {
+                let is_exact = |ears: &Ears| ears.is_exact(choice.endpoint.slot.into());
+                let in_blocks = chain.len() as u32 * asked.block_tokens;
+                let beyond = match self.ears.as_ref().is_some_and(is_exact) {
+                    // An engine that tells what it holds tells of answers too.
+                    true => 0,
+                    false => asked.request.prompt.saturating_sub(in_blocks) + mean_answer,
+                };
+                let (mut chain, answer_blocks) = (chain.to_vec(), (beyond / asked.block_tokens) as usize);
+                // Nobody else writes here, and no endpoint goes: it is never refused.
+                let _ = index.ask(&mut chain, answer_blocks, choice.endpoint, self.ears.is_some());
             }
         }
         self.admissions.insert(asked.number, admission);
-        Some(choice.endpoint.slot.into())
+        let predicted = choice.tokens.map(|tokens| tokens.predicted);
+        Some(Placed { engine: choice.endpoint.slot.into(), predicted })
     }
 }
 
 impl Chooser for Own {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let choice = self.decide(asked)?;
         self.place(asked, &choice)
-    }
-
-    fn answered(&mut self, _number: u64, tokens: u32) {
-        self.counters.answer(PoolId(0), tokens);
     }
 
     fn first_token(&mut self, number: u64) {
@@ -207,7 +205,8 @@ impl Chooser for Own {
         }
     }
 
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, tokens: u32) {
+        self.counters.answer(PoolId(0), tokens);
         self.admissions.remove(&number);
     }
 
@@ -216,7 +215,8 @@ impl Chooser for Own {
         reads.then(|| Control::default().scrape_interval_ms * 1_000_000)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
+    fn scraped(&mut self, now_ns: u64, figures: &[Figures]) {
+        self.hear(now_ns);
         let since = Duration::from_millis(Control::default().scrape_interval_ms);
         let engines = self.snapshot.endpoints.iter_mut().flatten().zip(&mut self.turnovers);
         for ((endpoint, turnover), figures) in engines.zip(figures) {
@@ -238,17 +238,13 @@ impl Chooser for Own {
     }
 
     fn hears_events(&self) -> bool {
-        self.mirror.is_some()
+        self.ears.is_some()
     }
 
     fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
-        if let Some(mirror) = &mut self.mirror {
-            mirror.published(now_ns, engine, batch);
+        if let Some(ears) = &mut self.ears {
+            ears.published(now_ns, engine, batch);
         }
-    }
-
-    fn predicted(&self) -> Option<u32> {
-        self.predicted
     }
 }
 
@@ -277,9 +273,9 @@ mod tests {
         let (second, again) = trial.ask(&[(1, 4_000), (2, 320)]);
         assert_eq!((again, loads.pending(home as u16)), (home, 320), "the index holds what was sent");
         assert_ne!(trial.ask(&[(3, 4_000)]).1, home, "what is new goes where less is to do");
-        [first, second].iter().for_each(|number| trial.chooser.ended(*number));
+        [first, second].iter().for_each(|number| trial.chooser.ended(*number, 1));
         assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (0, 0));
-        trial.chooser.ended(2);
+        trial.chooser.ended(2, 1);
         assert_eq!(trial.chooser.counters.in_flight_in_all() + trial.chooser.counters.underflow(), 0);
     }
 
@@ -290,7 +286,7 @@ mod tests {
         let (number, home) = trial.ask(&[(1, 4_000)]);
         trial.chooser.first_token(number);
         let full = |engine| Figures { kv_usage: if engine == home { 1.0 } else { 0.0 }, ..Figures::default() };
-        trial.chooser.scraped(&(0..4).map(full).collect::<Vec<_>>());
+        trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
         assert_ne!(trial.ask(&[(1, 320)]).1, home, "320 held tokens are not worth a full cache");
         assert_eq!(self::trial(Policy::PrefixHash).chooser.scrape_every_ns(), None);
     }

@@ -1,38 +1,32 @@
-//! What one front knows of its engines' caches by their events: an index that is told what is stored and what removed,
-//! and what the front itself has promised to it meanwhile.
+//! What one front knows of its engines' caches by their events, and tells the index of in control's way: what is stored
+//! and what removed, and each second that what was promised longest ago and never came is held no more.
 //!
-//! At the choice a prompt's blocks are promised to its engine, lest a burst with the same new prefix scatter. An event
-//! that tells of them confirms them; what nobody has confirmed [`PROMISE_NS`] later goes. Events are placed by what
-//! they are built on: one whose parent was never told of is dropped, as control could not tell where it belongs. Since
-//! an engine of which something was missed for good may hold what nobody tells of, its promises stay, and go in the
-//! order of `warm`.
+//! The promises are the index's own ([`Index::ask`]). Events are placed by what they are built on: one whose parent was
+//! never told of is dropped, as control could not tell where it belongs. Of an engine of which something was missed for
+//! good, what it told and what was promised counts as what was sent there does, and so does what is sent there from then
+//! on. Left out is that control believes such an engine again once it has told of nearly all of its blocks.
 //!
 //! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there.
 //! Were there more room, prompts would be sent after blocks that those waiting before them will take.
 
-use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
-use std::sync::Arc;
-
+use super::chooser::draws;
 use super::events::{Batch, Came, Delivery, Told, Wire};
 use super::traffic::chain::mix;
 use crate::engine::cache::ByHash;
 use crate::fleet::EndpointId;
-use crate::index::{Index, Matches, Origin};
+use crate::index::{Index, Origin, PROMISE_SECONDS};
 
-/// How long a promise stands.
-pub const PROMISE_NS: u64 = 10_000_000_000;
-/// Sets the draw of losses apart from others.
-const LOSS_DRAW: u64 = 9;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// All engines, as one front hears them.
-pub struct Mirror {
-    engines: Vec<Heard>,
-    matches: Box<Matches>,
+pub struct Ears {
+    engines: Vec<Engine>,
+    /// Seconds that have passed, each with its turn.
+    seconds: u64,
 }
 
-/// One engine.
-struct Heard {
+/// One engine, as it is heard.
+struct Engine {
     id: EndpointId,
     /// Blocks of its cache.
     blocks: u32,
@@ -41,95 +35,81 @@ struct Heard {
     complete: bool,
     /// What its events say that it holds.
     told: ByHash<()>,
-    /// What it was promised and has not told of, and until when.
-    promised: ByHash<u64>,
-    /// In order of their ends.
-    promises: VecDeque<Promise>,
 }
 
-struct Promise {
-    until_ns: u64,
-    chain: Arc<[u64]>,
-    from: usize,
-    to: usize,
-}
-
-impl Mirror {
+impl Ears {
     /// Of engines in these places, with so many blocks.
-    pub fn new(endpoints: impl Iterator<Item = (EndpointId, u32)>, delivery: Delivery, seed: u64) -> Mirror {
-        let of = |(id, blocks): (EndpointId, u32)| Heard {
-            id,
-            blocks,
-            wire: Wire::new(delivery, mix(mix(seed, LOSS_DRAW), id.slot.into())),
-            complete: true,
-            told: ByHash::default(),
-            promised: ByHash::default(),
-            promises: VecDeque::new(),
+    pub fn new(
+        endpoints: impl Iterator<Item = (EndpointId, u32)>,
+        index: &Index,
+        delivery: Delivery,
+        seed: u64,
+    ) -> Ears {
+        let of = |(id, blocks): (EndpointId, u32)| {
+            let wire = Wire::new(delivery, mix(mix(seed, draws::LOSS), id.slot.into()));
+            let engine = Engine { id, blocks, wire, complete: true, told: ByHash::default() };
+            engine.keep_promises(index);
+            engine
         };
-        Mirror { engines: endpoints.map(of).collect(), matches: Box::default() }
+        Ears { engines: endpoints.map(of).collect(), seconds: 0 }
     }
 
     /// An engine has sent a batch.
     pub fn published(&mut self, now_ns: u64, engine: usize, batch: &Batch) {
-        if let Some(heard) = self.engines.get_mut(engine) {
-            heard.wire.sends(now_ns, batch);
+        if let Some(engine) = self.engines.get_mut(engine) {
+            engine.wire.sends(now_ns, batch);
         }
     }
 
-    /// Whatever has come or ended up to now, in order. Asked before each choice: nobody looks in between.
+    /// Whatever has come or ended up to now, in order. Asked before anybody looks into the index.
     pub fn catch_up(&mut self, now_ns: u64, index: &Index) {
-        for heard in &mut self.engines {
-            loop {
-                let comes_ns = heard.wire.next_ns().filter(|at_ns| *at_ns <= now_ns);
-                let ends_ns = heard.promises.front().map(|promise| promise.until_ns).filter(|at_ns| *at_ns <= now_ns);
-                match (comes_ns, ends_ns) {
-                    (Some(comes_ns), ends_ns) if ends_ns.is_none_or(|ends_ns| comes_ns <= ends_ns) => {
-                        match heard.wire.take() {
-                            Some(Came::Batch(batch)) => {
-                                batch.iter().for_each(|told| heard.hears(told, index, &mut self.matches))
-                            }
-                            Some(Came::Hole) => heard.misses(),
-                            None => break,
-                        }
-                    }
-                    (_, Some(ends_ns)) => heard.ends_promise(ends_ns, index),
-                    _ => break,
-                }
+        loop {
+            let turn_ns = (self.seconds + 1).saturating_mul(SECOND_NS);
+            self.engines.iter_mut().for_each(|engine| engine.hear(now_ns.min(turn_ns), index));
+            if turn_ns > now_ns {
+                return;
             }
+            self.seconds += 1;
+            index.tick();
+            self.engines.iter().for_each(|engine| engine.expire(index));
         }
     }
 
-    /// A prompt of the first `full` of these blocks goes to an engine.
-    pub fn promise(&mut self, now_ns: u64, engine: usize, blocks: &Arc<[u64]>, full: usize, index: &Index) {
-        let Some(heard) = self.engines.get_mut(engine) else { return };
-        // Nobody else writes here, and no endpoint goes: it is never refused.
-        let _ = index.insert(&blocks[..full], heard.id, Origin::Choice);
-        let Some(from) = blocks[..full].iter().position(|block| !heard.told.contains_key(block)) else { return };
-        if heard.complete {
-            let until_ns = now_ns.saturating_add(PROMISE_NS);
-            for block in blocks[from..full].iter().filter(|block| !heard.told.contains_key(block)) {
-                heard.promised.insert(*block, until_ns);
-            }
-            heard.promises.push_back(Promise { until_ns, chain: Arc::clone(blocks), from, to: full });
-        }
+    /// Whether an engine tells all that it holds.
+    pub fn is_exact(&self, engine: usize) -> bool {
+        self.engines.get(engine).is_some_and(|engine| engine.complete)
     }
 }
 
-impl Heard {
-    fn hears(&mut self, told: &Told, index: &Index, matches: &mut Matches) {
+// Nobody else writes to the index, and no endpoint goes: it is never busy, and no slot another's.
+impl Engine {
+    fn keep_promises(&self, index: &Index) {
+        let _ = index.keeps_promises(self.id, self.complete);
+    }
+
+    /// What comes up to this time.
+    fn hear(&mut self, until_ns: u64, index: &Index) {
+        while self.wire.next_ns().is_some_and(|comes_ns| comes_ns <= until_ns) {
+            match self.wire.take() {
+                Some(Came::Batch(batch)) => batch.iter().for_each(|told| self.hears(told, index)),
+                Some(Came::Hole) => self.misses(index),
+                None => return,
+            }
+        }
+    }
+
+    fn hears(&mut self, told: &Told, index: &Index) {
         match told {
             Told::Stored { chain, from, to } => {
-                let parent = from.checked_sub(1).and_then(|before| chain.get(before));
-                if parent.is_some_and(|parent| !self.told.contains_key(parent)) {
+                let mut after = from.checked_sub(1).and_then(|before| chain.get(before)).copied();
+                if after.is_some_and(|parent| !self.told.contains_key(&parent)) {
                     return;
                 }
                 for block in &chain[*from..*to] {
                     self.told.insert(*block, ());
-                    self.promised.remove(block);
-                }
-                index.longest(&chain[..*from], &[self.id], matches);
-                if matches.depth(self.id.slot) as usize == *from {
-                    let _ = index.insert(&chain[..*to], self.id, Origin::Engine);
+                    // An orphan where the index has let go of what it is built on.
+                    let _ = index.append(after, &[*block], self.id, Origin::Engine);
+                    after = Some(*block);
                 }
             }
             // What was never told of has no place here, and is not known by this name.
@@ -140,36 +120,33 @@ impl Heard {
             Told::Cleared => {
                 self.told.clear();
                 let _ = index.assign(self.id, Some(self.blocks));
+                // They were forgotten with the rest.
+                self.keep_promises(index);
             }
         }
     }
 
-    fn misses(&mut self) {
+    fn misses(&mut self, index: &Index) {
         self.complete = false;
-        self.promised.clear();
-        self.promises.clear();
+        self.told.clear();
+        self.keep_promises(index);
     }
 
-    fn ends_promise(&mut self, now_ns: u64, index: &Index) {
-        let Some(promise) = self.promises.pop_front() else { return };
-        for block in &promise.chain[promise.from..promise.to] {
-            // It may have been confirmed, or promised again.
-            if let Entry::Occupied(promised) = self.promised.entry(*block)
-                && *promised.get() <= now_ns
-            {
-                promised.remove();
-                let _ = index.remove(*block, self.id);
-            }
-        }
+    fn expire(&self, index: &Index) {
+        let before = index.second().saturating_sub(PROMISE_SECONDS);
+        let is_told = |block: u64| self.told.contains_key(&block);
+        while index.expire(self.id, before, is_told).is_ok_and(|expired| expired.more) {}
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::index::Capacity;
+    use std::sync::Arc;
 
-    const S: u64 = 1_000_000_000;
+    use super::*;
+    use crate::index::{Capacity, Matches};
+
+    const S: u64 = SECOND_NS;
     const ID: EndpointId = EndpointId { slot: 0, generation: 1 };
 
     /// The index goes by a hash's upper bits.
@@ -183,7 +160,7 @@ mod tests {
 
     /// One engine with 16 blocks, heard a second late.
     struct Trial {
-        mirror: Mirror,
+        ears: Ears,
         index: Index,
     }
 
@@ -192,21 +169,21 @@ mod tests {
             let index = Index::new(Capacity { endpoints: 1, blocks: 16, lengths: false }).unwrap();
             index.assign(ID, Some(16)).unwrap();
             let delivery = Delivery { delay_ns: S, ..delivery };
-            Trial { mirror: Mirror::new([(ID, 16)].into_iter(), delivery, 1), index }
+            Trial { ears: Ears::new([(ID, 16)].into_iter(), &index, delivery, 1), index }
         }
 
         fn stores(&mut self, now_ns: u64, chain: &[u64], from: usize) {
             let told = Told::Stored { chain: hashes(chain), from, to: chain.len() };
-            self.mirror.published(now_ns, 0, &[told].into());
+            self.ears.published(now_ns, 0, &[told].into());
         }
 
         fn promise(&mut self, now_ns: u64, chain: &[u64]) {
-            self.mirror.catch_up(now_ns, &self.index);
-            self.mirror.promise(now_ns, 0, &hashes(chain), chain.len(), &self.index);
+            self.ears.catch_up(now_ns, &self.index);
+            self.index.ask(&mut hashes(chain).to_vec(), 0, ID, true).unwrap();
         }
 
         fn held(&mut self, now_ns: u64, chain: &[u64]) -> u32 {
-            self.mirror.catch_up(now_ns, &self.index);
+            self.ears.catch_up(now_ns, &self.index);
             let mut matches = Matches::default();
             self.index.longest(&hashes(chain), &[ID], &mut matches);
             matches.depth(0)
@@ -217,41 +194,52 @@ mod tests {
     fn events_insert_and_remove_when_they_come() {
         let mut trial = Trial::new(Delivery::default());
         trial.stores(0, &[1, 2, 3], 0);
-        trial.mirror.published(5 * S, 0, &[removed(2)].into());
+        trial.ears.published(5 * S, 0, &[removed(2)].into());
         trial.stores(7 * S, &[1, 2], 1);
         assert_eq!([S - 1, S, 6 * S - 1, 6 * S, 8 * S].map(|at| trial.held(at, &[1, 2, 3])), [0, 3, 3, 1, 2]);
-        trial.mirror.published(9 * S, 0, &[Told::Cleared].into());
+        trial.ears.published(9 * S, 0, &[Told::Cleared].into());
         assert_eq!(trial.held(10 * S, &[1, 2, 3]), 0);
+        trial.promise(11 * S, &[1]);
+        assert_eq!((trial.held(41 * S, &[1]), trial.held(42 * S, &[1])), (1, 0), "it is still to be confirmed");
     }
 
     #[test]
-    fn promises_hold_at_once_and_go_unless_confirmed_or_renewed() {
+    fn promises_hold_at_once_and_go_unless_confirmed() {
         let mut trial = Trial::new(Delivery::default());
         trial.promise(0, &[1, 2, 3, 4]);
         assert_eq!(trial.held(0, &[1, 2, 3, 4]), 4);
         trial.stores(2 * S, &[1, 2], 0);
-        trial.promise(9 * S, &[1, 2, 3]);
-        assert_eq!(trial.held(10 * S - 1, &[1, 2, 3, 4]), 4);
-        assert_eq!(trial.held(10 * S, &[1, 2, 3, 4]), 3, "promised again");
-        assert_eq!(trial.held(19 * S, &[1, 2, 3, 4]), 2, "confirmed");
-        assert!(trial.mirror.engines[0].promised.is_empty() && trial.mirror.engines[0].promises.is_empty());
+        trial.promise(9 * S, &[1, 2, 3, 4, 5]);
+        assert_eq!(trial.held(31 * S - 1, &[1, 2, 3, 4, 5]), 5);
+        assert_eq!(trial.held(31 * S, &[1, 2, 3, 4, 5]), 2, "with what was built on it");
+        assert_eq!((trial.held(90 * S, &[1, 2]), trial.index.figures(0).expired), (2, 3));
+    }
+
+    #[test]
+    fn what_the_index_let_go_and_the_engine_did_not_needs_no_event_again() {
+        let mut trial = Trial::new(Delivery::default());
+        trial.stores(0, &[1, 2], 0);
+        (0..16).for_each(|other| trial.promise(2 * S, &[100 + other]));
+        assert_eq!(trial.held(2 * S, &[1]), 0);
+        trial.promise(20 * S, &[1, 2]);
+        assert_eq!((trial.held(90 * S, &[1, 2]), trial.held(90 * S, &[115])), (2, 0));
     }
 
     #[test]
     fn an_engine_with_a_hole_keeps_its_promises_as_warm_does() {
         let mut trial = Trial::new(Delivery::default());
         trial.promise(0, &[1, 2]);
-        // That 1 was stored.
-        trial.mirror.engines[0].misses();
+        // Before that 1 was stored, and behind that 7 was.
+        trial.stores(0, &[7], 0);
+        trial.held(S, &[7]);
+        trial.ears.engines[0].misses(&trial.index);
         trial.stores(S, &[1, 2, 3], 1);
-        assert_eq!(trial.held(30 * S, &[1, 2, 3]), 2, "what stands on what was missed has no place");
-        trial.stores(30 * S, &[5, 6], 0);
-        trial.mirror.published(31 * S, 0, &[removed(2), removed(6)].into());
-        assert_eq!((trial.held(33 * S, &[5, 6]), trial.held(33 * S, &[1, 2])), (1, 2));
-        for other in 0..16 {
-            trial.promise(40 * S, &[100 + other]);
-        }
-        assert_eq!(trial.held(60 * S, &[1]), 0, "it went as the oldest");
-        assert_eq!(trial.held(60 * S, &[115]), 1);
+        assert_eq!(trial.held(40 * S, &[1, 2, 3]), 2, "what stands on what was missed has no place");
+        trial.stores(40 * S, &[5, 6], 0);
+        trial.ears.published(41 * S, 0, &[removed(2), removed(6), removed(7)].into());
+        assert_eq!([&[5, 6], &[1, 2], &[7, 0]].map(|chain| trial.held(43 * S, chain)), [1, 2, 1]);
+        (0..16).for_each(|other| trial.promise(50 * S, &[100 + other]));
+        assert_eq!(trial.held(90 * S, &[1]), 0, "it went as the oldest");
+        assert_eq!(trial.held(90 * S, &[115]), 1);
     }
 }

@@ -1,6 +1,25 @@
 //! The table for people.
 
+use std::fmt::Display;
+
 use super::outcome::{Outcome, Ratio, Spread};
+
+/// The columns behind the policy's name: blanks before each, its width, and what stands above it in two rows.
+const COLUMNS: [(usize, usize, [&str; 2]); 13] = [
+    (1, 8, ["hit rate", ""]),
+    (1, 7, ["off by", "tokens"]),
+    (2, 8, ["TTFT", "mean"]),
+    (1, 8, ["p50", ""]),
+    (1, 8, ["p99", ""]),
+    (2, 8, ["<=8k", "mean"]),
+    (1, 8, ["p99", ""]),
+    (2, 7, ["between", "tokens"]),
+    (2, 8, ["tokens/s", ""]),
+    (2, 7, ["SLO", "kept"]),
+    (2, 9, ["imbalance", ""]),
+    (2, 13, ["to random", "TTFT   tok/s"]),
+    (2, 13, ["to oracle", "TTFT   tok/s"]),
+];
 
 /// One table a load.
 pub fn table(outcomes: &[Outcome]) -> String {
@@ -12,52 +31,43 @@ pub fn table(outcomes: &[Outcome]) -> String {
             out.push('\n');
         }
         out.push_str(&format!("load x {}, {} requests counted\n", first.load, requests(load)));
-        out.push_str(&format!(
-            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
-            "policy",
-            "hit rate",
-            "off by",
-            "TTFT",
-            "p50",
-            "p99",
-            "<=8k",
-            "p99",
-            "between",
-            "tokens/s",
-            "SLO",
-            "imbalance",
-            "to random",
-            "to oracle"
-        ));
-        out.push_str(&format!(
-            "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8}  {:>7}  {:>9}  {:>13}  {:>13}\n",
-            "", "", "tokens", "mean", "", "", "mean", "", "tokens", "", "kept", "", "TTFT   tok/s", "TTFT   tok/s"
-        ));
+        for (above, policy) in ["policy", ""].into_iter().enumerate() {
+            out.push_str(&row(policy, width, COLUMNS.map(|(_, _, heads)| heads[above])));
+        }
         for outcome in load {
-            let ratio = |ratio: Option<Ratio>| {
-                ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
-            };
-            out.push_str(&format!(
-                "{:<width$} {:>8} {:>7}  {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>7}  {:>8.0}  {:>7}  {:>9.2}  {:>13}  {:>13}\n",
-                outcome.policy,
-                format!("{:.1} %", outcome.hit_rate * 100.0),
-                outcome.misjudged.map_or_else(|| "-".into(), |misjudged| tokens(misjudged.in_all())),
-                seconds(outcome.ttft.mean),
-                seconds(outcome.ttft.p50),
-                seconds(outcome.ttft.p99),
-                seconds(outcome.ttft_short.mean),
-                seconds(outcome.ttft_short.p99),
-                seconds(outcome.between_tokens.mean),
-                outcome.tokens_per_second,
-                format!("{:.1} %", outcome.slo * 100.0),
-                outcome.imbalance,
-                ratio(outcome.to_random),
-                ratio(outcome.to_oracle),
-            ));
+            out.push_str(&row(&outcome.policy, width, figures(outcome)));
         }
         held(load, width, &mut out);
     }
     out
+}
+
+fn row(policy: &str, width: usize, figures: [impl Display; 13]) -> String {
+    let columns = COLUMNS.into_iter().zip(figures);
+    let figures: String = columns.map(|((gap, width, _), figure)| format!("{:gap$}{figure:>width$}", "")).collect();
+    format!("{policy:<width$}{figures}\n")
+}
+
+/// By column.
+fn figures(outcome: &Outcome) -> [String; 13] {
+    let ratio = |ratio: Option<Ratio>| {
+        ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
+    };
+    [
+        format!("{:.1} %", outcome.hit_rate * 100.0),
+        outcome.misjudged.map_or_else(|| "-".into(), |misjudged| tokens(misjudged.in_all())),
+        seconds(outcome.ttft.mean),
+        seconds(outcome.ttft.p50),
+        seconds(outcome.ttft.p99),
+        seconds(outcome.ttft_short.mean),
+        seconds(outcome.ttft_short.p99),
+        seconds(outcome.between_tokens.mean),
+        format!("{:.0}", outcome.tokens_per_second),
+        format!("{:.1} %", outcome.slo * 100.0),
+        format!("{:.2}", outcome.imbalance),
+        ratio(outcome.to_random),
+        ratio(outcome.to_oracle),
+    ]
 }
 
 /// How many each row counts: in a closed loop, or where clients are refused, not the same under every policy.

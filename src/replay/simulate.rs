@@ -5,16 +5,32 @@
 //! from seeds, so the same run twice is the same to the nanosecond.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::chooser::{Asked, Chooser, Turn};
+use super::chooser::{Asked, Chooser, Placed, Turn};
 use super::events::Publisher;
 use super::fleet::Fleet;
 use super::traffic::{Request, Source, Traffic, Window};
-use crate::engine::batch::{Outline, Token};
+use super::waiting::Waiting;
+use crate::engine::batch::Outline;
 use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
+
+/// What runs, whatever the policy.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The traffic.
+    pub source: &'a dyn Source,
+    /// Times its own rate.
+    pub load: f64,
+    /// An engine of weight 1.
+    pub profile: &'a Profile,
+    /// The engines' weights, one each.
+    pub weights: &'a [u32],
+    /// Among so many requests are divided: the first asks nine of ten.
+    pub tenants: u16,
+}
 
 /// How one request went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +107,8 @@ struct Simulation<'a> {
     coming: HashMap<u64, Request>,
     /// The arrival after which the traffic is asked for its next request.
     pulled: Option<u64>,
-    /// Arrived, and held in the front, by number: in which place.
-    held: HashMap<u64, (u64, Request)>,
-    /// Their numbers by place, in order of arrival: numbers are given when an arrival is announced, which may be long
-    /// before.
-    places: BTreeMap<u64, u64>,
-    /// Places given.
-    arrived: u64,
+    /// Arrived, and held in the front.
+    held: Waiting,
     /// Whether a retry is to come.
     retries: bool,
     /// By engine and its id there.
@@ -108,16 +119,9 @@ struct Simulation<'a> {
     run: Run,
 }
 
-/// Runs `source` at `load` over engines of these weights until its last request has ended. `ended` counts them meanwhile.
-pub fn run(
-    source: &dyn Source,
-    load: f64,
-    profile: &Profile,
-    weights: &[u32],
-    tenants: u16,
-    chooser: Box<dyn Chooser + '_>,
-    ended: &AtomicU64,
-) -> Run {
+/// Runs the traffic until its last request has ended. `ended` counts them meanwhile.
+pub fn run(setting: &Setting<'_>, chooser: Box<dyn Chooser + '_>, ended: &AtomicU64) -> Run {
+    let Setting { source, load, profile, weights, tenants } = *setting;
     let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
     let mut simulation = Simulation {
         fleet: Fleet::new(&profile, weights, chooser.pools_caches()),
@@ -128,9 +132,7 @@ pub fn run(
         events: BinaryHeap::new(),
         coming: HashMap::new(),
         pulled: None,
-        held: HashMap::new(),
-        places: BTreeMap::new(),
-        arrived: 0,
+        held: Waiting::default(),
         retries: false,
         live: weights.iter().map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
@@ -184,9 +186,7 @@ impl Simulation<'_> {
         }
         let Some(request) = self.coming.remove(&number) else { return };
         let behind_others = !self.held.is_empty() && self.chooser.retry_every_ns().is_none();
-        self.arrived += 1;
-        self.places.insert(self.arrived, number);
-        self.held.insert(number, (self.arrived, request));
+        self.held.arrives(number, request);
         // Behind others it waits for its turn.
         if !behind_others && !self.place(number, now_ns) {
             self.place_held(now_ns);
@@ -196,7 +196,7 @@ impl Simulation<'_> {
     /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no
     /// other turn.
     fn place_held(&mut self, now_ns: u64) {
-        while let Some((_, &first)) = self.places.first_key_value()
+        while let Some(first) = self.held.first()
             && let Some(turn) = self.chooser.turn(now_ns, first)
         {
             match turn {
@@ -218,29 +218,22 @@ impl Simulation<'_> {
 
     /// Its client asks again.
     fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
-        let Some(request) = self.release(number) else { return };
+        let Some(request) = self.held.leaves(number) else { return };
         self.run.refusals += u64::from(self.run.window.holds(now_ns));
         self.events.push(Reverse((now_ns + u64::from(seconds.max(1)) * 1_000_000_000, Event::Arrives(number))));
         self.coming.insert(number, request);
     }
 
-    /// Takes one out of those that are held.
-    fn release(&mut self, number: u64) -> Option<Request> {
-        let (place, request) = self.held.remove(&number)?;
-        self.places.remove(&place);
-        Some(request)
-    }
-
     /// Asks for an engine; false where the request is held.
     fn place(&mut self, number: u64, now_ns: u64) -> bool {
-        let Some((_, request)) = self.held.get(&number) else { return false };
+        let Some(request) = self.held.get(number) else { return false };
         let tenant = request.tenant(self.tenants);
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
-        let Some(engine) = self.chooser.choose(&asked, &self.fleet) else { return false };
-        let Some(request) = self.release(number) else { return false };
+        let Some(Placed { engine, predicted }) = self.chooser.choose(&asked, &self.fleet) else { return false };
+        let Some(request) = self.held.leaves(number) else { return false };
         // The last token of a prompt is always computed.
         let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
-        let predicted = self.chooser.predicted().map(|tokens| tokens.min(most));
+        let predicted = predicted.map(|tokens| tokens.min(most));
         let blocks = request.blocks.clone();
         if let Some(publisher) = &mut self.publisher {
             publisher.knows(&blocks);
@@ -276,7 +269,7 @@ impl Simulation<'_> {
     }
 
     fn step_ends(&mut self, engine: usize, now_ns: u64, ended: &AtomicU64) {
-        let tokens: Vec<Token> = self.fleet.end(engine).iter().map(|(token, _)| *token).collect();
+        let tokens = self.fleet.end(engine);
         if self.run.window.holds(now_ns) {
             self.run.tokens += tokens.len() as u64;
         }
@@ -290,7 +283,7 @@ impl Simulation<'_> {
                 live.cached = first.cached;
                 self.chooser.first_token(live.number);
             }
-            if token.last {
+            if token.finish.is_some() {
                 finished.extend(lives.remove(&token.id));
             }
         }
@@ -307,8 +300,7 @@ impl Simulation<'_> {
     }
 
     fn finish(&mut self, live: Live, now_ns: u64) {
-        self.chooser.answered(live.number, live.tokens);
-        self.chooser.ended(live.number);
+        self.chooser.ended(live.number, live.tokens);
         self.run.end_ns = now_ns;
         self.run.records.push(Record {
             arrival_ns: live.request.arrival_ns,
@@ -329,7 +321,7 @@ impl Simulation<'_> {
     fn scrape(&mut self, now_ns: u64) {
         let Some(every_ns) = self.chooser.scrape_every_ns() else { return };
         let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
-        self.chooser.scraped(&figures);
+        self.chooser.scraped(now_ns, &figures);
         self.place_held(now_ns);
         // Nothing will happen any more unless something is still to come.
         if !self.events.is_empty() {

@@ -8,11 +8,9 @@ use super::{Course, Hearing, Inner};
 use crate::control::caches::Unit;
 use crate::control::ladder::Tells;
 use crate::control::listen::ToHear;
+use crate::index::PROMISE_SECONDS;
 use crate::mirror::Mirror;
 
-/// A choice is expected to show in an engine's events after so many seconds: those that wait there longest are computed
-/// by then.
-const PROMISE_SECONDS: u32 = 30;
 /// So often what of them has expired is looked for in one turn. The rest, if there is more, is the next second's.
 const EXPIRIES_MAX: usize = 64;
 

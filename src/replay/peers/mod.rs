@@ -29,7 +29,7 @@ fn best_of(dice: &mut Dice, count: usize, cost: impl Fn(usize) -> f64) -> usize 
 pub(in crate::replay) mod trial {
     use super::*;
     use crate::engine::profile::Profile;
-    use crate::replay::chooser::{Asked, Chooser};
+    use crate::replay::chooser::{Asked, Chooser, Placed};
     use crate::replay::fleet::Fleet;
     use crate::replay::traffic::Request;
     use crate::replay::traffic::chain::Chain;
@@ -48,8 +48,13 @@ pub(in crate::replay) mod trial {
             Trial { chooser, fleet: Fleet::new(&profile, &vec![1; engines], false), now_ns: 0, asked: 0 }
         }
 
-        /// A prompt of these pieces (a number and a length in tokens): its number, and where it goes.
+        /// A prompt of these pieces (a number and a length in tokens): its number, and to which engine it goes.
         pub fn ask(&mut self, pieces: &[(u64, u32)]) -> (u64, usize) {
+            let (number, placed) = self.place(pieces);
+            (number, placed.engine)
+        }
+
+        pub fn place(&mut self, pieces: &[(u64, u32)]) -> (u64, Placed) {
             let number = self.asked;
             self.asked += 1;
             let request = prompt(pieces);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -25,7 +25,7 @@ struct Active {
     partial: u64,
 }
 
-struct Placed {
+struct InFlight {
     engine: usize,
     uncached: u64,
     blocks: Arc<[u64]>,
@@ -36,7 +36,7 @@ struct Placed {
 /// See the top of this file.
 pub struct Overlap {
     active: Vec<Active>,
-    placed: HashMap<u64, Placed>,
+    placed: HashMap<u64, InFlight>,
     dice: Dice,
 }
 
@@ -44,12 +44,12 @@ impl Overlap {
     /// Nothing in flight.
     pub fn new(engines: usize, seed: u64) -> Overlap {
         let active = (0..engines).map(|_| Active::default()).collect();
-        Overlap { active, placed: HashMap::new(), dice: Dice::new(mix(seed, 8)) }
+        Overlap { active, placed: HashMap::new(), dice: Dice::new(mix(seed, draws::OVERLAP)) }
     }
 }
 
 impl Chooser for Overlap {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         let (request, block_tokens) = (asked.request, asked.block_tokens);
         let blocks = request.prompt_blocks(block_tokens);
         let partial = !request.prompt.is_multiple_of(block_tokens);
@@ -70,8 +70,8 @@ impl Chooser for Overlap {
         active.partial += u64::from(partial);
         blocks.iter().for_each(|block| *active.blocks.entry(*block).or_default() += 1);
         let (full, blocks) = (blocks.len(), Arc::clone(&request.blocks));
-        self.placed.insert(asked.number, Placed { engine, uncached, blocks, full, partial });
-        Some(engine)
+        self.placed.insert(asked.number, InFlight { engine, uncached, blocks, full, partial });
+        Some(engine.into())
     }
 
     fn first_token(&mut self, number: u64) {
@@ -80,7 +80,7 @@ impl Chooser for Overlap {
         }
     }
 
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, _tokens: u32) {
         let Some(placed) = self.placed.remove(&number) else { return };
         let active = &mut self.active[placed.engine];
         active.partial -= u64::from(placed.partial);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!((trial.chooser.active[0].prefill_tokens, trial.chooser.active[0].partial), (165, 1));
         trial.chooser.first_token(c);
         assert_eq!(trial.chooser.active[1].prefill_tokens, 0);
-        [a, b, c].iter().for_each(|number| trial.chooser.ended(*number));
+        [a, b, c].iter().for_each(|number| trial.chooser.ended(*number, 1));
         let left: Vec<_> = trial.chooser.active.iter().map(|one| (one.blocks.len(), one.prefill_tokens)).collect();
         assert_eq!(left, [(20, 165), (0, 0)]);
     }
@@ -130,8 +130,8 @@ mod tests {
         let (number, _) = trial.ask(&[(1, 100)]);
         trial.chooser.first_token(number);
         trial.chooser.first_token(number);
-        trial.chooser.ended(number);
-        trial.chooser.ended(number);
+        trial.chooser.ended(number, 1);
+        trial.chooser.ended(number, 1);
         let active = &trial.chooser.active[0];
         assert_eq!((active.prefill_tokens, active.blocks.len(), active.partial), (0, 0, 0));
     }

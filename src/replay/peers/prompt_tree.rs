@@ -23,7 +23,7 @@ use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::tokens::TOKEN_BYTES;
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -108,7 +108,7 @@ impl PromptTree {
             sizes: vec![0; engines],
             load: vec![0; engines],
             sent: vec![0; engines],
-            dice: Dice::new(mix(seed, 10)),
+            dice: Dice::new(mix(seed, draws::PROMPT_TREE)),
             placed: HashMap::new(),
             clock: 0,
             evicted_ns: 0,
@@ -201,7 +201,7 @@ impl PromptTree {
 }
 
 impl Chooser for PromptTree {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let thresholds = self.thresholds;
         if asked.now_ns.saturating_sub(self.evicted_ns) >= thresholds.evict_seconds * 1_000_000_000 {
             self.evicted_ns = asked.now_ns;
@@ -219,10 +219,10 @@ impl Chooser for PromptTree {
         self.load[engine] += 1;
         self.sent[engine] += 1;
         self.placed.insert(asked.number, engine);
-        Some(engine)
+        Some(engine.into())
     }
 
-    fn ended(&mut self, number: u64) {
+    fn ended(&mut self, number: u64, _tokens: u32) {
         if let Some(engine) = self.placed.remove(&number) {
             self.load[engine] -= 1;
         }
@@ -252,7 +252,7 @@ mod tests {
             let (first, home) = trial.ask(&[(1, 320)]);
             let (_, second) = trial.ask(&[(1, shared), (2, 320 - shared)]);
             assert_eq!(second == home, follows, "{shared} of 320 at {}", thresholds.cache);
-            trial.chooser.ended(first);
+            trial.chooser.ended(first, 1);
             assert_eq!(trial.ask(&[(1, 320)]).1, home, "the tree outlives its requests");
         }
     }
@@ -322,7 +322,7 @@ mod tests {
         let homes: Vec<usize> = (1..7)
             .map(|piece| {
                 let (number, engine) = trial.ask(&[(piece, 320)]);
-                trial.chooser.ended(number);
+                trial.chooser.ended(number, 1);
                 engine
             })
             .collect();

@@ -18,7 +18,7 @@ use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
 use crate::engine::core::Figures;
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -77,7 +77,7 @@ impl Scorers {
             believed: weights.iter().map(|weight| Believed::new(most(weight))).collect(),
             queue: vec![0.0; engines],
             kv_use: vec![0.0; engines],
-            dice: Dice::new(mix(seed, 7)),
+            dice: Dice::new(mix(seed, draws::SCORERS)),
         }
     }
 }
@@ -94,7 +94,7 @@ fn blocks(asked: &Asked) -> Vec<u64> {
 }
 
 impl Chooser for Scorers {
-    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed> {
         let blocks = blocks(asked);
         let longest = self.queue.iter().copied().fold(0.0, f64::max);
         let shortest = self.queue.iter().copied().fold(f64::INFINITY, f64::min);
@@ -110,16 +110,16 @@ impl Chooser for Scorers {
         };
         let engine = best_of(&mut self.dice, fleet.len(), |engine| -score(engine));
         blocks.iter().for_each(|block| self.believed[engine].add(*block));
-        Some(engine)
+        Some(engine.into())
     }
 
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 
     fn scrape_every_ns(&self) -> Option<u64> {
         Some(SCRAPE_NS)
     }
 
-    fn scraped(&mut self, figures: &[Figures]) {
+    fn scraped(&mut self, _now_ns: u64, figures: &[Figures]) {
         self.queue = figures.iter().map(|one| one.waiting as f64).collect();
         self.kv_use = figures.iter().map(|one| one.kv_usage).collect();
     }
@@ -138,7 +138,8 @@ mod tests {
     /// Scraped before the first request: waiting requests and KV use by engine.
     fn scraped(figures: [(usize, f64); 3]) -> Trial<Scorers> {
         let mut trial = Trial::new(Scorers::new(&[1; 3], 5_500, 1), 3);
-        trial.chooser.scraped(&figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() }));
+        let figures = figures.map(|(waiting, kv_usage)| Figures { waiting, kv_usage, ..Figures::default() });
+        trial.chooser.scraped(0, &figures);
         trial
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::replay::chooser::{Asked, Chooser};
+use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
@@ -17,23 +17,25 @@ pub struct Sticky {
 impl Sticky {
     /// The seed says with which engine the turns begin.
     pub fn new(engines: usize, seed: u64) -> Sticky {
-        Sticky { homes: HashMap::new(), engines: engines.max(1), turn: mix(seed, 6) as usize % engines.max(1) }
+        let engines = engines.max(1);
+        Sticky { homes: HashMap::new(), engines, turn: mix(seed, draws::STICKY) as usize % engines }
     }
 }
 
 impl Chooser for Sticky {
-    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<usize> {
+    fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let known = asked.request.session.and_then(|session| self.homes.get(&session).copied());
-        Some(known.unwrap_or_else(|| {
+        let home = known.unwrap_or_else(|| {
             self.turn = (self.turn + 1) % self.engines;
             if let Some(session) = asked.request.session {
                 self.homes.insert(session, self.turn);
             }
             self.turn
-        }))
+        });
+        Some(home.into())
     }
 
-    fn ended(&mut self, _number: u64) {}
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
 }
 
 #[cfg(test)]
