@@ -6,12 +6,13 @@
 //! looks idle, and would draw every request that goes by load.
 
 use super::event::{Context, Micros};
+use super::noted::Noted;
 use super::tap::Told;
 use super::{Exchange, Phase};
 use crate::counters::stats::Count;
 use crate::http;
 use crate::scan::Api;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Pool, Snapshot};
 
 /// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
 const LEFT_WAITING: Micros = 30_000_000;
@@ -282,6 +283,16 @@ impl Exchange {
             self.was_not_computed(cx);
         }
         self.charge();
+    }
+
+    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to
+    /// hold may be gone.
+    fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
+        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
+        let unread = self.upload.bytes as f64 / f64::from(Pool::TOKEN_BYTES);
+        let tokens = noted.map_or(unread as u64, |Noted { prediction, .. }| prediction.tokens.into());
+        let loads = cx.counters.loads();
+        tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))
     }
 
     /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one:

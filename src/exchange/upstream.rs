@@ -109,6 +109,22 @@ impl Exchange {
         }
     }
 
+    /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
+    pub(super) fn wait_for_head(&mut self, cx: &Context<'_>) {
+        let latest = self.sent + cx.rules.limits.reply_head_timeout_ms * 1_000;
+        let computed = self.prefill_micros().map(|prefill| (self.sent + prefill).max(cx.now + 1));
+        self.deadline = match computed.filter(|computed| *computed < latest) {
+            Some(computed) => Some((computed, Waiting::Prefill)),
+            None => Some((latest, Waiting::ReplyHead)),
+        };
+    }
+
+    /// How long its prompt may take to be computed, where no first token will tell.
+    fn prefill_micros(&self) -> Option<u64> {
+        let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
+        Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
+    }
+
     /// Whether the engine certainly saw nothing of this request.
     fn unacknowledged(&self, acknowledged: Option<u64>) -> bool {
         let Some(leg) = &self.leg else { return false };
