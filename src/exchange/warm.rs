@@ -60,26 +60,48 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was
-/// read, as far as that is known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was
-/// cut from those; of a batch the first prompt's. `key`: of its prefix, which says where it goes among equals if it is
-/// shorter than a block. `None`: nothing can be known of it, and another policy has to choose.
+/// Of a prompt that was cut, what its facts do not tell.
+#[derive(Clone, Copy, Debug)]
+pub struct AsRead {
+    /// Of its prefix: says where it goes among equals if it is shorter than a block.
+    pub key: Option<u64>,
+    /// What of it may come behind what was read.
+    pub rest: Rest,
+    /// Its bytes as its engine writes it, where it was cut from those; of a batch the first prompt's.
+    pub rendered: Option<u64>,
+}
+
+/// See [`AsRead::rest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// Nothing.
+    None,
+    /// Nobody said how much.
+    Unknown,
+    /// So many bytes at most.
+    Bytes(u64),
+}
+
+/// Looks up who holds how much of the prompt that was cut. `None`: nothing can be known of it, and another policy has
+/// to choose.
 pub fn look_up(
     facts: &Facts,
-    key: Option<u64>,
-    unread: Option<u64>,
-    rendered: Option<u64>,
+    as_read: AsRead,
     pool: &Pool,
     snapshot: &Snapshot,
     lender: &mut Lender,
 ) -> Option<LookedUp> {
+    let AsRead { key, rest, rendered } = as_read;
     let counts = facts.counts();
     let beside = facts.beside().unwrap_or_default();
     let first = counts.less(beside).text_bytes;
-    // What comes behind an image, or the beginning of one, is mostly more of that.
-    let unread = unread.map(|unread| if counts.media > 0 { 0 } else { unread });
-    lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread.unwrap_or(0);
-    let text_alone = unread.is_none() && counts.ids == 0 && counts.media == 0 && !facts.compares();
+    let unread = match rest {
+        // What comes behind an image, or the beginning of one, is mostly more of that.
+        Rest::Bytes(rest) if counts.media == 0 => rest,
+        Rest::Bytes(_) | Rest::Unknown | Rest::None => 0,
+    };
+    lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread;
+    let text_alone = rest == Rest::None && counts.ids == 0 && counts.media == 0 && !facts.compares();
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let no_text = counts.ids.saturating_add(images);
@@ -153,11 +175,11 @@ impl Exchange {
         if !facts.has_prefix() || self.asked.api == Api::Tokenize {
             return None;
         }
-        let unread = match self.asked.framing.body {
-            _ if scan.is_over() => None,
+        let rest = match self.asked.framing.body {
+            _ if scan.is_over() => Rest::None,
             // Too long to be held: the choice does not wait for the rest.
-            BodyLength::Length(len) => Some(len.saturating_sub(scan.read())),
-            _ => Some(0),
+            BodyLength::Length(len) => Rest::Bytes(len.saturating_sub(scan.read())),
+            _ => Rest::Unknown,
         };
         // A further try may read less of it.
         self.asked.stream |= facts.stream == Some(true);
@@ -173,7 +195,7 @@ impl Exchange {
         let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
         let rendered = self.rendered(chained_bytes, pool, cx);
         let facts = self.upload.scan.as_ref()?.facts();
-        look_up(facts, by_chain, unread, rendered, pool, cx.snapshot, cx.lender)
+        look_up(facts, AsRead { key: by_chain, rest, rendered }, pool, cx.snapshot, cx.lender)
     }
 }
 
