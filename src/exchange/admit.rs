@@ -148,7 +148,7 @@ fn admit(
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
-        cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
+        cx.actions.bytes(Side::Client, reply::CONTINUE);
     }
     let asked = Asked::of(head, framing, api, id, peer, cx);
     cx.lender.retries.earn(cx.rules.limits.retry_percent);

@@ -6,7 +6,7 @@ use super::{End, Exchange, Phase, Waiting};
 use crate::counters::stats::{Count, RequestKey, Timing};
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
-use crate::http::{Cause, Refusal, ToClient};
+use crate::http::{Cause, Refusal};
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
@@ -20,16 +20,10 @@ impl Exchange {
         }
         self.reply.status = refused.refusal.status;
         self.keep_upstream = false;
-        let close = !self.upload.body.done() || !self.asked.framing.keep_alive || cx.draining;
-        let to = ToClient {
-            version: self.asked.version,
-            keep_alive: !close,
-            head_request: self.asked.framing.head_method,
-            request_id: Some(&self.asked.request_id),
-            explain: self.explain.as_deref(),
-        };
+        let to = self.to_client(cx);
+        let ending = if to.keep_alive { Ending::KeepAlive } else { Ending::Linger };
         refusals::answer(&refused, &to, (self.asked.shape, &self.asked.cors), cx);
-        self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
+        self.end(ending, end, cx);
     }
 
     /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its

@@ -85,9 +85,7 @@ impl Exchange {
                 Form::Nothing => b"",
                 Form::Chunks | Form::Bare => data,
             };
-            if !passes.is_empty() {
-                cx.actions.compose(Side::Client, |out| out.extend_from_slice(passes));
-            }
+            cx.actions.bytes(Side::Client, passes);
             self.reframe_reply(part.kind, cx);
             held = held.get(part.len..).unwrap_or_default();
         }

@@ -190,26 +190,25 @@ impl Exchange {
     }
 
     fn write_reply_head(
-        &mut self,
+        &self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
         cx: &mut Context<'_>,
     ) -> rewrite::Delivery {
-        let to = ToClient {
+        let to = self.to_client(cx);
+        cx.actions.compose(Side::Client, |out| rewrite::reply(head, framing, &to, out))
+    }
+
+    /// How its client is answered, whoever answers.
+    pub(super) fn to_client(&self, cx: &Context<'_>) -> ToClient<'_> {
+        ToClient {
             version: self.asked.version,
             // A client that still uploads gets its answer, and no further request on this connection.
             keep_alive: self.asked.framing.keep_alive && self.upload.body.done() && !cx.draining,
             head_request: self.asked.framing.head_method,
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
-        };
-        let start = cx.actions.scratch.len();
-        let delivery = rewrite::reply(head, framing, &to, &mut cx.actions.scratch);
-        let written = start..cx.actions.scratch.len();
-        if !written.is_empty() {
-            cx.actions.push(Action::Send(Side::Client, Source::Scratch(written)));
         }
-        delivery
     }
 
     /// Passes the body on from `bytes[at..]`; what can go as it stands goes in one piece.
@@ -312,12 +311,11 @@ impl Exchange {
         }
         let chunked = self.reply.form == Form::Chunks;
         if chunked {
-            let size = SizeLine::new(range.len() as u64);
-            cx.actions.compose(Side::Client, |out| out.extend_from_slice(size.as_bytes()));
+            cx.actions.bytes(Side::Client, SizeLine::new(range.len() as u64).as_bytes());
         }
         self.pass_reply(range, cx);
         if chunked {
-            cx.actions.compose(Side::Client, |out| out.extend_from_slice(b"\r\n"));
+            cx.actions.bytes(Side::Client, b"\r\n");
         }
     }
 
@@ -328,9 +326,7 @@ impl Exchange {
         }
         let reply = &self.reply.body;
         match kind {
-            Kind::Size(size) => {
-                cx.actions.compose(Side::Client, |out| out.extend_from_slice(SizeLine::new(size).as_bytes()));
-            }
+            Kind::Size(size) => cx.actions.bytes(Side::Client, SizeLine::new(size).as_bytes()),
             Kind::End => cx.actions.compose(Side::Client, |out| reply.write_end(out)),
             Kind::Pass { .. } | Kind::Drop => {}
         }
@@ -370,7 +366,7 @@ impl Exchange {
         match self.reply.body.on_close() {
             Ok(()) if ended => {
                 if self.reply.form == Form::Chunks {
-                    cx.actions.compose(Side::Client, |out| out.extend_from_slice(chunk::LAST_CHUNK));
+                    cx.actions.bytes(Side::Client, chunk::LAST_CHUNK);
                 }
                 self.complete(cx);
             }

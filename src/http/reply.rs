@@ -177,18 +177,6 @@ pub struct ErrorReply<'a> {
     pub shape: Shape,
 }
 
-impl From<&Refusal> for ErrorReply<'static> {
-    fn from(refusal: &Refusal) -> Self {
-        ErrorReply {
-            status: refusal.status,
-            kind: refusal.kind,
-            message: refusal.message.as_bytes(),
-            param: None,
-            shape: Shape::OpenAi,
-        }
-    }
-}
-
 /// The go-ahead for a client that expects one.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -210,17 +198,12 @@ pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
 
 /// Appends an answer with a JSON body. A HEAD request gets the same head and no body.
 pub fn write_json(out: &mut Vec<u8>, status: u16, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
-    write_own(out, status, "application/json", body, extra, to);
-}
-
-/// Appends an answer of any media type.
-pub fn write_own(out: &mut Vec<u8>, status: u16, media_type: &str, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
     out.extend_from_slice(b"HTTP/1.1 ");
     write_decimal(out, u64::from(status));
     out.push(b' ');
     out.extend_from_slice(reason(status).as_bytes());
     out.extend_from_slice(b"\r\n");
-    write_field(out, b"content-type", media_type.as_bytes());
+    write_field(out, b"content-type", b"application/json");
     out.extend_from_slice(b"content-length: ");
     write_decimal(out, body.len() as u64);
     out.extend_from_slice(b"\r\n");
