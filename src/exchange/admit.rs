@@ -223,7 +223,6 @@ impl Asked {
         // Of what came through a proxy the peer is not who asks.
         let is_direct = || !head.list.has(Known::XForwardedFor) && head.get("forwarded").is_none();
         let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let mut codings = head.list.known(Known::ContentEncoding);
         let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
         let proves = outcome::proves(head.method, head.path(), api);
         Asked {
@@ -237,7 +236,7 @@ impl Asked {
             realm: stranger::realm(head),
             proves,
             proves_key: proves,
-            encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
+            encoded: head.list.is_encoded(),
             stream: false,
             media: false,
             shape: Shape::of_path(head.path()),

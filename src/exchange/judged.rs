@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::Exchange;
 use super::event::{Context, Side};
 use crate::http::rewrite::Form;
-use crate::http::{Body, BodyLength, Known, ReplyFraming, ResponseHead};
+use crate::http::{Body, BodyLength, ReplyFraming, ResponseHead};
 
 /// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: usize = 4 << 10;
@@ -25,7 +25,7 @@ impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
     pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8]) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        if !matches!(head.status, 500 | 503) || is_coded(head) {
+        if !matches!(head.status, 500 | 503) || head.list.is_encoded() {
             return none;
         }
         match framing.body {
@@ -63,11 +63,7 @@ fn in_chunks(framed: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether an engine that has enough to do may say so here in words that cannot be read.
 pub(super) fn hides_words(head: &ResponseHead<'_>, framing: &ReplyFraming) -> bool {
-    framing.body == BodyLength::UntilClose || is_coded(head)
-}
-
-fn is_coded(head: &ResponseHead<'_>) -> bool {
-    head.list.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    framing.body == BodyLength::UntilClose || head.list.is_encoded()
 }
 
 impl Exchange {

@@ -156,6 +156,11 @@ impl<'a> Fields<'a> {
         self.all(name).next()
     }
 
+    /// Whether the body cannot be read as it stands, by any line of Content-Encoding.
+    pub fn is_encoded(&self) -> bool {
+        self.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()

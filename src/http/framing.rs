@@ -318,7 +318,7 @@ enum MediaType {
 
 /// What the bytes of a body are, where they can be read as they stand.
 fn media_type(fields: &Fields) -> MediaType {
-    if fields.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+    if fields.is_encoded() {
         return MediaType::Opaque;
     }
     let value = fields.known(Known::ContentType).next().unwrap_or_default();
