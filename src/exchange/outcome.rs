@@ -6,8 +6,8 @@
 //! looks idle, and would draw every request that goes by load.
 
 use super::event::{Context, Micros};
+use super::judged::{Told, Verdict};
 use super::noted::Noted;
-use super::tap::Told;
 use super::{Exchange, Phase};
 use crate::counters::stats::Count;
 use crate::http;
@@ -18,92 +18,9 @@ use crate::snapshot::{Pool, Snapshot};
 const LEFT_WAITING: Micros = 30_000_000;
 /// And has found one after so many times as long as that may take to compute what it has to.
 const PREFILLS: Micros = 3;
-/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its
-/// message begins so: what follows may be of a server that a client had it ask for an image.
-const DRAINING: &[u8] = b"cannot schedule new futures";
-const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
-/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there,
-/// one that takes no connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that
-/// could not be had or read.
-const NOT_FETCHED: [&[u8]; 6] = [
-    b"Cannot connect to host ",
-    b"Connection timeout to host ",
-    b"Server disconnected",
-    b", url='http",
-    b", url=URL(",
-    b"Error while loading data ",
-];
-/// vLLM, where it is itself that failed.
-const OWN: &[u8] = b"EngineCore";
-/// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
-const ANY_ERROR: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
-/// was executed.
-const BUSY: [&[u8]; 3] = [
-    b"currently busy and cannot accept new requests",
-    b"reached its prefill token backlog limit",
-    b"request queue is full",
-];
-/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
-/// may have run for a while.
-const GIVEN_UP: [&[u8]; 4] = [
-    b"aborted by a higher priority request",
-    b"Request waiting timeout reached",
-    b"Request running timeout reached",
-    b"Using priority is disabled for this server",
-];
-
-/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
-/// it had tried before, where it says so, its operator allows it.
-const NO_UPSTREAM: &[u8] = b"no healthy upstream";
-const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
-const NOT_CONNECTED: &[u8] = b"connection failure";
-
 /// How the paths end of what no engine is asked about, under whatever prefix.
 const TOLD_ALONE: [&[u8]; 7] =
     [b"/tokenize", b"/detokenize", b"/count_tokens", b"/render", b"/derender", b"/cancel", b"/ping"];
-
-/// What a reply's status and, for some errors, its body say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
-    /// Nothing, before its last byte has come.
-    Neutral,
-    /// Too many requests for this engine.
-    BackPressure,
-    /// The same, and certainly not executed.
-    Busy,
-    Fault,
-    /// The same, and certainly not executed: it was not reached.
-    NotReached,
-    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or
-    /// that cannot be read; or one of SGLang's that does not say what was wrong.
-    MayBeTheClients,
-    /// It takes no request any more.
-    Drains,
-}
-
-/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the
-/// beginning of an error's body, if it is at hand, and by whether images or the like were asked about: of a server that
-/// never answers vLLM says nothing at all, and of others each version something else.
-pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
-    let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
-    let drains = || {
-        let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
-        MESSAGE.iter().any(|message| before.ends_with(message))
-    };
-    let not_reached = || body.starts_with(NO_UPSTREAM) || body.starts_with(UPSTREAM_ERROR) && says(NOT_CONNECTED);
-    match status {
-        429 => Verdict::BackPressure,
-        503 if BUSY.into_iter().any(says) => Verdict::Busy,
-        503 if not_reached() => Verdict::NotReached,
-        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
-        500 if drains() => Verdict::Drains,
-        500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
-        500 if media && !says(OWN) => Verdict::MayBeTheClients,
-        500 | 502..=504 => Verdict::Fault,
-        _ => Verdict::Neutral,
-    }
-}
 
 /// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a
 /// prompt the HTTP server before it answers by itself, whatever has become of the engine.
@@ -328,87 +245,5 @@ impl Exchange {
             cx.lender.charges.release(leg.admission);
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replies_are_judged() {
-        let busy = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests. Please"}}"#;
-        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
-        let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
-        let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
-        let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
-        let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
-        let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
-        let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
-        let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
-        let not_connected =
-            b"upstream connect error or disconnect/reset before headers. reset reason: connection failure";
-        let retried = b"upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
-        let terminated =
-            b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
-        let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
-        for (status, names_a_time, body, expected) in [
-            (200, false, &drains[..], Verdict::Neutral),
-            (400, false, b"", Verdict::Neutral),
-            (404, false, drains, Verdict::Neutral),
-            (429, false, b"", Verdict::BackPressure),
-            (500, false, b"", Verdict::Fault),
-            (500, true, busy, Verdict::Fault),
-            (500, false, drains, Verdict::Drains),
-            (500, false, not_there, Verdict::MayBeTheClients),
-            (500, false, says_no, Verdict::MayBeTheClients),
-            (500, false, unsaid, Verdict::MayBeTheClients),
-            (500, false, gone, Verdict::MayBeTheClients),
-            (500, false, late, Verdict::MayBeTheClients),
-            (500, false, unread, Verdict::MayBeTheClients),
-            (501, false, b"", Verdict::Neutral),
-            (502, false, b"", Verdict::Fault),
-            (503, false, b"", Verdict::Fault),
-            (503, true, b"", Verdict::BackPressure),
-            (
-                503,
-                false,
-                br#"{"message":"The request is aborted by a higher priority request."}"#,
-                Verdict::BackPressure,
-            ),
-            (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
-            (503, false, busy, Verdict::Busy),
-            (503, false, backlog, Verdict::Busy),
-            (503, false, drains, Verdict::Fault),
-            (503, false, b"no healthy upstream", Verdict::NotReached),
-            (503, true, b"no healthy upstream", Verdict::NotReached),
-            (503, false, not_connected, Verdict::NotReached),
-            (503, false, retried, Verdict::NotReached),
-            (503, false, terminated, Verdict::Fault),
-            (503, false, quoted, Verdict::Fault),
-            (504, false, not_connected, Verdict::Fault),
-            (504, false, b"", Verdict::Fault),
-        ] {
-            assert_eq!(judge(status, names_a_time, body, false), expected, "{status} {}", body.escape_ascii());
-        }
-    }
-
-    /// A fetch that timed out has an empty message, and vLLM of old has no words for any.
-    #[test]
-    fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
-        let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
-        let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
-        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
-        for (status, body, expected) in [
-            (500, &unsaid[..], Verdict::MayBeTheClients),
-            (500, b"Internal Server Error", Verdict::MayBeTheClients),
-            (500, own, Verdict::Fault),
-            (500, drains, Verdict::Drains),
-            (502, b"", Verdict::Fault),
-            (503, unsaid, Verdict::Fault),
-        ] {
-            assert_eq!(judge(status, false, body, true), expected, "{status} {}", body.escape_ascii());
-        }
-        assert_eq!(judge(500, false, unsaid, false), Verdict::Fault);
     }
 }

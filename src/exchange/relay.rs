@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::judged::{Words, hides_words};
-use super::outcome::{self, Verdict};
-use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
+use super::judged::{Verdict, Words, hides_words, judge, tells_of_error};
+use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::{Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
@@ -128,7 +127,7 @@ impl Exchange {
             return Headed::Interim(end);
         }
         let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
-        let verdict = outcome::judge(head.status, is_for_now, words, self.asked.media);
+        let verdict = judge(head.status, is_for_now, words, self.asked.media);
         self.note_reply(verdict, head.status, cx);
         let goes_elsewhere = matches!(verdict, Verdict::Busy | Verdict::NotReached);
         let refuses = goes_elsewhere || matches!(verdict, Verdict::Drains | Verdict::MayBeTheClients);
@@ -263,7 +262,7 @@ impl Exchange {
     pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.reply.event_stream {
             let silent = !self.reply.tap.spoke();
-            let error = tap::tells_of_error(data, self.asked.api);
+            let error = tells_of_error(data, self.asked.api);
             let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
             self.reply.tap.watch(before);
             if let Some((_, told)) = error {
