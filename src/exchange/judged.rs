@@ -95,6 +95,19 @@ pub(super) enum Verdict {
     Drains,
 }
 
+impl Verdict {
+    /// Whether nothing of the request was executed, so that it may go to another engine.
+    pub(super) fn goes_elsewhere(self) -> bool {
+        matches!(self, Verdict::Busy | Verdict::NotReached)
+    }
+
+    /// Whether nothing of its prompt was computed: with this status, the client's doing too.
+    pub(super) fn was_refused(self, status: u16) -> bool {
+        let by_its_words = self.goes_elsewhere() || matches!(self, Verdict::Drains | Verdict::MayBeTheClients);
+        by_its_words || (400..500).contains(&status)
+    }
+}
+
 /// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the
 /// beginning of an error's body, if it is at hand, and by whether images or the like were asked about: of a server that
 /// never answers vLLM says nothing at all, and of others each version something else.

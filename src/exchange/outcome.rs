@@ -5,12 +5,12 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
-use super::event::{Context, Micros};
-use super::judged::{Told, Verdict};
+use super::event::{Action, Context, Micros};
+use super::judged::{Told, Verdict, hides_words, judge};
 use super::noted::Noted;
 use super::{Exchange, Phase};
 use crate::counters::stats::Count;
-use crate::http;
+use crate::http::{self, Known, ReplyFraming, ResponseHead};
 use crate::scan::Api;
 use crate::snapshot::{Pool, Snapshot};
 
@@ -147,8 +147,35 @@ impl Exchange {
         }
     }
 
+    /// Takes to account what the reply says of its engine. False: its client does not get it, since the request goes
+    /// elsewhere, or was answered by us.
+    pub(super) fn is_for_its_client(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        words: &[u8],
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
+        let verdict = judge(head.status, is_for_now, words, self.asked.media);
+        self.note_reply(verdict, head.status, cx);
+        let was_refused = verdict.was_refused(head.status);
+        if was_refused {
+            self.was_not_computed(cx);
+        }
+        if verdict.goes_elsewhere() && self.may_spill(cx) {
+            cx.actions.push(Action::Dismiss { reuse: false });
+            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
+            return false;
+        }
+        if was_refused {
+            self.pay_back(cx);
+        }
+        self.is_let_in(head.status, cx)
+    }
+
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
-    pub(super) fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
+    fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
             cx.counters.was_not_found(leg.admission.endpoint().slot);
         }

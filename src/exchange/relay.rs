@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::judged::{Verdict, Words, hides_words, judge, tells_of_error};
+use super::judged::{Words, tells_of_error};
 use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::{Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
-    self, Body, BodyLength, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
+    self, Body, BodyLength, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
 };
 
 /// What a reply head came to. Offsets are into the event's bytes.
@@ -105,6 +105,7 @@ impl Exchange {
         Headed::Nothing
     }
 
+    /// A head is complete, and the words by which its reply is judged are at hand. `before`: what came earlier of both.
     fn begin_reply(
         &mut self,
         head: &ResponseHead<'_>,
@@ -113,37 +114,12 @@ impl Exchange {
         before: &[u8],
         cx: &mut Context<'_>,
     ) -> Headed {
-        // Errors are waited for beyond their heads.
+        // `head` may have come in earlier reads, and part of the body with it: where it ends in these bytes.
         let end = head.len.saturating_sub(before.len());
         if framing.interim {
-            self.reply.interim += 1;
-            if self.reply.interim > cx.rules.limits.interim_replies_max {
-                return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
-            }
-            // 100 was answered by us before the body was read.
-            if head.status != 100 {
-                self.write_reply_head(head, framing, cx);
-            }
-            return Headed::Interim(end);
+            return self.pass_interim(head, framing, end, cx);
         }
-        let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
-        let verdict = judge(head.status, is_for_now, words, self.asked.media);
-        self.note_reply(verdict, head.status, cx);
-        let goes_elsewhere = matches!(verdict, Verdict::Busy | Verdict::NotReached);
-        let refuses = goes_elsewhere || matches!(verdict, Verdict::Drains | Verdict::MayBeTheClients);
-        let refuses = refuses || (400..500).contains(&head.status);
-        if refuses {
-            self.was_not_computed(cx);
-        }
-        if goes_elsewhere && self.may_spill(cx) {
-            cx.actions.push(Action::Dismiss { reuse: false });
-            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
-            return Headed::Nothing;
-        }
-        if refuses {
-            self.pay_back(cx);
-        }
-        if !self.is_let_in(head.status, cx) {
+        if !self.is_for_its_client(head, framing, words, cx) {
             return Headed::Nothing;
         }
         let delivery = self.write_reply_head(head, framing, cx);
@@ -153,10 +129,35 @@ impl Exchange {
             return Headed::Tunnel(end);
         }
         self.reply.status = head.status;
+        self.begin_body(framing, &delivery, cx);
+        self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
+        Headed::Final(end)
+    }
+
+    fn pass_interim(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        end: usize,
+        cx: &mut Context<'_>,
+    ) -> Headed {
+        self.reply.interim += 1;
+        if self.reply.interim > cx.rules.limits.interim_replies_max {
+            return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
+        }
+        // 100 was answered by us before the body was read.
+        if head.status != 100 {
+            self.write_reply_head(head, framing, cx);
+        }
+        Headed::Interim(end)
+    }
+
+    /// The head is on its way to the client, the body comes.
+    fn begin_body(&mut self, framing: &ReplyFraming, delivery: &rewrite::Delivery, cx: &mut Context<'_>) {
         self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
         self.reply.event_stream = framing.event_stream;
         self.reply.opaque = !framing.json && !framing.event_stream;
-        self.reply.json = framing.json && head.status == 200;
+        self.reply.json = framing.json && self.reply.status == 200;
         self.reply.body = Body::new(framing.body);
         self.reply.form = delivery.body;
         self.keep_client = delivery.keep_alive;
@@ -166,8 +167,6 @@ impl Exchange {
             self.upload.forget_held(cx);
         }
         self.wait_for_reply(cx);
-        self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
-        Headed::Final(end)
     }
 
     /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none
