@@ -153,7 +153,7 @@ fn admit(
     let asked = Asked::of(head, framing, api, id, peer, cx);
     cx.lender.retries.earn(cx.rules.limits.retry_percent);
     let exchange = Exchange::new(head, asked, peer, since, cx);
-    Opened::Exchange(head.len, cx.lender.place(exchange))
+    Opened::Exchange(head.len, cx.lender.boxed(exchange))
 }
 
 /// What a request is called, by its engine and its client too.

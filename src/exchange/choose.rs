@@ -142,7 +142,7 @@ impl Exchange {
         choice.tokens = choice.tokens.and(tokens);
         // It can be no trial, and one that can is not to wait for it.
         if self.asks_the_server_alone() {
-            admission.is_no_trial();
+            admission.give_up_trial();
         }
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
@@ -197,7 +197,7 @@ impl Exchange {
     fn count_in(&mut self, pool: &Pool, request: &mut policy::Request<'_>, cx: &mut Context<'_>) -> Counted {
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
             let (loads, outcomes) = (cx.counters.loads(), cx.counters.outcomes());
-            let choice = match open(pool.settings.policy, pool, loads, outcomes, request) {
+            let choice = match choose_past_barred(pool.settings.policy, pool, loads, outcomes, request) {
                 Ok(choice) => choice,
                 Err(nobody) => return Counted::Nobody(nobody),
             };
@@ -248,7 +248,7 @@ impl Counted {
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
-pub(super) fn open(
+pub(super) fn choose_past_barred(
     policy: Policy,
     pool: &Pool,
     loads: &Loads,
@@ -259,7 +259,7 @@ pub(super) fn open(
     let choice = match pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
         true => first,
         // What is too long for them others would refuse.
-        false => past_barred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
+        false => next_unbarred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
     };
     // Whom it went past here it has not tried.
     Ok(choice.told(request))
@@ -267,7 +267,7 @@ pub(super) fn open(
 
 /// The next choice that is not barred.
 #[cold]
-fn past_barred(
+fn next_unbarred(
     policy: Policy,
     pool: &Pool,
     loads: &Loads,

@@ -213,15 +213,15 @@ impl Exchange {
 fn hand_over(record: Record, since: Micros, end: End, cx: &mut Context<'_>) {
     // Switched off, perhaps since it began.
     let Some(recorder) = cx.lender.recorder else { return };
-    let mut place = recorder.place(cx.rules, cx.stats);
-    *place = Record {
+    let mut blank = recorder.blank(cx.rules, cx.stats);
+    *blank = Record {
         end,
         total: cx.now.saturating_sub(since),
         at: since.wrapping_add(cx.lender.wall_ahead.unwrap_or_default()),
         logged: cx.rules.access_log,
         ..record
     };
-    if recorder.queue.push(place).is_err() {
+    if recorder.queue.push(blank).is_err() {
         cx.stats.count(Count::RecordDropped);
     }
 }

@@ -56,8 +56,8 @@ pub enum Event<'a> {
     Spliced(u64),
     /// The upstream sends no more, or its connection is broken.
     UpstreamGone {
-        /// By FIN, not by a reset.
-        ended: bool,
+        /// Not by a reset.
+        by_fin: bool,
         /// Bytes acknowledged on it at its end.
         acknowledged: Option<u64>,
     },

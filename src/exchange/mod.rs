@@ -265,7 +265,7 @@ impl Exchange {
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
             (_, Event::Spliced(len)) => self.spliced(len, cx),
-            (_, Event::UpstreamGone { ended, acknowledged }) => self.upstream_gone(ended, acknowledged, cx),
+            (_, Event::UpstreamGone { by_fin, acknowledged }) => self.upstream_gone(by_fin, acknowledged, cx),
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),
             (_, Event::Deserted) => self.deserted(cx),

@@ -75,12 +75,12 @@ impl Exchange {
         let Tokens { held, new, predicted } = tokens;
         let endpoint = admission.endpoint();
         let looked_up = looked_up.unwrap_or_default();
-        let LookedUp { text_alone, bytes_beside, batch, several, .. } = looked_up;
+        let LookedUp { text_alone, no_text_bytes, batch, several, .. } = looked_up;
         if several {
-            admission.is_several();
+            admission.counts_several();
         }
         let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
-        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside, stage };
+        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + no_text_bytes, stage };
         if stage == Stage::There {
             demand.count(self.pool, admission, cx);
         }

@@ -234,7 +234,7 @@ pub struct Recorder {
 impl Recorder {
     /// Where the next record is to be written. While no log wants every record, the oldest that is one too many for
     /// receipts is written over, still warm, before anyone has read it.
-    pub(super) fn place(&self, rules: &Rules, stats: &ShardStats) -> Box<Record> {
+    pub(super) fn blank(&self, rules: &Rules, stats: &ShardStats) -> Box<Record> {
         let surplus = !rules.access_log && self.queue.len() >= rules.receipts;
         let place = if surplus { self.queue.pop() } else { self.spare.pop() };
         match place {

@@ -359,17 +359,17 @@ impl Exchange {
     }
 
     /// The engine closed in the reply's body: a proper end only where closing delimits it.
-    pub(super) fn reply_ended(&mut self, ended: bool, cx: &mut Context<'_>) {
+    pub(super) fn reply_ended(&mut self, by_fin: bool, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         match self.reply.body.on_close() {
-            Ok(()) if ended => {
+            Ok(()) if by_fin => {
                 if self.reply.form == Form::Chunks {
                     cx.actions.bytes(Side::Client, chunk::LAST_CHUNK);
                 }
                 self.complete(cx);
             }
             _ => {
-                cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
+                cx.stats.count(if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
                 self.break_off(refusals::BROKEN_OFF, cx);
             }
         }

@@ -67,7 +67,7 @@ impl Exchange {
                 self.client_ended = true;
                 cx.actions.push(Action::Finish(Side::Upstream));
             }
-            Event::UpstreamGone { ended: true, .. } => {
+            Event::UpstreamGone { by_fin: true, .. } => {
                 self.upstream_ended = true;
                 cx.actions.push(Action::Finish(Side::Client));
             }

@@ -132,16 +132,16 @@ impl Exchange {
     }
 
     /// The upstream connection ended: retry what was certainly not executed, else say so.
-    pub(super) fn upstream_gone(&mut self, ended: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+    pub(super) fn upstream_gone(&mut self, by_fin: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         match self.phase {
-            Phase::Relay => return self.reply_ended(ended, cx),
+            Phase::Relay => return self.reply_ended(by_fin, cx),
             Phase::Send | Phase::Await => {}
             _ => return,
         }
         cx.actions.push(Action::Dismiss { reuse: false });
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
-        let untouched = ended && self.upload.held_whole && self.unacknowledged(acknowledged);
+        let untouched = by_fin && self.upload.held_whole && self.unacknowledged(acknowledged);
         // Where an idle connection went stale, its engine may well be there.
         let stale = untouched && self.leg.as_ref().is_some_and(|leg| leg.reused);
         if !stale {
@@ -154,7 +154,7 @@ impl Exchange {
             }
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
-        cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
+        cx.stats.count(if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
         self.refuse(refusals::UPSTREAM_LOST.into(), cx);
     }
 

@@ -29,7 +29,7 @@ pub struct LookedUp {
     /// Its engine counts it as several requests.
     pub(super) several: bool,
     /// Text for which what is no text counts: it is to teach nothing of how long tokens are.
-    pub(super) bytes_beside: u64,
+    pub(super) no_text_bytes: u64,
     /// It is text and nothing else, and all of it was read.
     pub(super) text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
@@ -106,7 +106,7 @@ pub fn look_up(
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let no_text = counts.ids.saturating_add(images);
     let tokens = (text as u64).saturating_add(no_text);
-    let bytes_beside = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
+    let no_text_bytes = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
     let token_bytes = match (counts.text_bytes, counts.media) {
         // Ids are tokens whatever text they stand for.
         (0, 0) => ID_BYTES,
@@ -128,7 +128,7 @@ pub fn look_up(
         answer: facts.max_tokens().unwrap_or(0).min(TOKENS_MAX.into()) as u32,
         batch,
         several,
-        bytes_beside,
+        no_text_bytes,
         text_alone,
         rendered,
         recomputed,
