@@ -12,6 +12,13 @@ use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
 use crate::policy::{Choice, Reason, Tokens};
 use crate::scan::Api;
 
+/// Whose a request is, and when its first byte came.
+#[derive(Clone, Copy)]
+pub(super) struct Came {
+    pub(super) peer: Peer,
+    pub(super) since: Micros,
+}
+
 /// The runner-up of a choice, and how many requests it has.
 pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
@@ -65,8 +72,8 @@ impl Lap {
 }
 
 impl Draft {
-    /// Begins that of a request whose first byte came at `since`.
-    pub(super) fn of(head: &RequestHead<'_>, peer: Peer, since: Micros, cx: &Context<'_>) -> Draft {
+    /// Begins that of a request.
+    pub(super) fn of(head: &RequestHead<'_>, Came { peer, since }: Came, cx: &Context<'_>) -> Draft {
         Draft {
             since,
             wanted: cx.lender.recorder.is_some(),
@@ -156,17 +163,17 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// A request whose first byte came at `since` was answered without an engine.
-pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
+/// A request was answered without an engine.
+pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: &mut Context<'_>) {
     // Pages of the front's own are asked for by probes, several a second.
     if end != End::Whole {
         cx.stats.request(RequestKey::NONE, RequestKey::NONE, status, RequestKey::NO_REASON);
     }
-    let client = SocketAddr::new(peer.ip, peer.port);
+    let client = SocketAddr::new(came.peer.ip, came.peer.port);
     let blank = Record { client, status, ..Record::BLANK };
     let Heard { method, path, api, id } = heard;
     let (method, path, request_id) = (Short::new(method), Short::new(path), Short::new(id));
-    hand_over(Record { method, path, api, request_id, ..blank }, since, end, cx);
+    hand_over(Record { method, path, api, request_id, ..blank }, came.since, end, cx);
 }
 
 impl Exchange {

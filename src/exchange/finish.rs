@@ -2,7 +2,7 @@
 
 use super::event::{Action, Context, Ending, Micros, Side};
 use super::refusals::{self, Refused};
-use super::{End, Exchange, Phase, Waiting};
+use super::{End, Exchange, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, RequestKey, Timing};
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
@@ -56,7 +56,7 @@ impl Exchange {
     /// silent, since streams tell of it now and then alone.
     fn gives_others(&self, silent_since: Micros, cx: &Context<'_>) -> bool {
         let lately = cx.now.saturating_sub(2_000 * cx.rules.limits.deserted_timeout_ms);
-        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map(Leg::slot);
         slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, silent_since.max(lately)))
     }
 
@@ -216,7 +216,7 @@ impl Exchange {
     /// Of which pool, endpoint and status it was, and what it was chosen by.
     fn count_end(&self, cx: &mut Context<'_>) {
         let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
-        let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map_or(RequestKey::NONE, Leg::slot);
         let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
         cx.stats.request(pool, slot, self.reply.status, reason);
         if pool != RequestKey::NONE {

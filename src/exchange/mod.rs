@@ -188,6 +188,12 @@ struct Leg {
     noted: Option<noted::Noted>,
 }
 
+impl Leg {
+    fn slot(&self) -> u16 {
+        self.admission.endpoint().slot
+    }
+}
+
 /// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes
 /// first, side by side. Among thousands of streams no cache holds any of it, and each further line that a chunk touches
 /// is one more wait for memory.

@@ -8,7 +8,7 @@
 use super::event::{Action, Context, Micros};
 use super::judged::{Told, Verdict, hides_words, judge};
 use super::noted::Noted;
-use super::{Exchange, Phase};
+use super::{Exchange, Leg, Phase};
 use crate::counters::stats::Count;
 use crate::http::{self, Known, ReplyFraming, ResponseHead};
 use crate::scan::Api;
@@ -34,7 +34,7 @@ impl Exchange {
     /// The endpoint failed this request: counted once a leg.
     pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.admission.endpoint().slot) {
+        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.slot()) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -75,7 +75,7 @@ impl Exchange {
             }
         }
         let Some(leg) = &self.leg else { return };
-        if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.admission.endpoint().slot) {
+        if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.slot()) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -121,7 +121,7 @@ impl Exchange {
     /// Its engine answered it: whether nothing of the answer was a fault.
     pub(super) fn answers_well(&self, cx: &Context<'_>) -> bool {
         let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) else { return false };
-        cx.counters.outcomes().good(leg.admission.endpoint().slot);
+        cx.counters.outcomes().good(leg.slot());
         true
     }
 
@@ -129,7 +129,7 @@ impl Exchange {
     /// nobody else be served there meanwhile.
     pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
         let Some(leg) = &self.leg else { return };
-        let slot = leg.admission.endpoint().slot;
+        let slot = leg.slot();
         cx.stats.first_token_of(slot, cx.now - self.sent);
         if !self.asked.proves {
             return;
@@ -143,7 +143,7 @@ impl Exchange {
     /// Its client has something that the engine computed.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {
-            cx.counters.outcomes().gives(leg.admission.endpoint().slot, cx.now);
+            cx.counters.outcomes().gives(leg.slot(), cx.now);
         }
     }
 
@@ -177,7 +177,7 @@ impl Exchange {
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
     fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
-            cx.counters.was_not_found(leg.admission.endpoint().slot);
+            cx.counters.was_not_found(leg.slot());
         }
         self.note(verdict, cx);
     }
@@ -187,7 +187,7 @@ impl Exchange {
     /// urgent ones.
     pub(super) fn was_silent(&mut self, cx: &Context<'_>) {
         let since = self.sent.max(self.reply.last);
-        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map(Leg::slot);
         if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
             self.charge();
         }
@@ -213,7 +213,7 @@ impl Exchange {
             _ => false,
         };
         let Some(leg) = self.leg.as_ref().filter(|leg| waits && !leg.charged) else { return };
-        let (slot, since) = (leg.admission.endpoint().slot, self.sent.max(self.whole));
+        let (slot, since) = (leg.slot(), self.sent.max(self.whole));
         let waited = cx.now.saturating_sub(since);
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
@@ -249,7 +249,7 @@ impl Exchange {
     /// Whether nobody is left to choose, of those for whom it is not too long, beside the endpoint that this request is at.
     pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
         let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
-        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let here = self.leg.as_ref().map(Leg::slot);
         let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
         slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
@@ -257,7 +257,7 @@ impl Exchange {
     /// Gives the endpoint up for this request; it is not tried again.
     pub(super) fn leave_endpoint(&mut self, cx: &mut Context<'_>) {
         if let Some(leg) = &self.leg {
-            self.tried.push(leg.admission.endpoint().slot);
+            self.tried.push(leg.slot());
         }
         self.drop_leg(cx);
     }

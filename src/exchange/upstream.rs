@@ -25,7 +25,7 @@ impl Exchange {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
         if let Some(leg) = &self.leg {
-            cx.counters.connect_failed(leg.admission.endpoint().slot);
+            cx.counters.connect_failed(leg.slot());
         }
         self.was_not_computed(cx);
         let is_last = u32::from(self.connects) >= cx.rules.limits.connect_tries_max;

@@ -354,8 +354,7 @@ impl Exchange {
         if let Some(leg) = &self.leg
             && let Some(Noted { prediction, .. }) = leg.noted
         {
-            let slot = leg.admission.endpoint().slot;
-            cx.counters.predictions().told(slot, &prediction, prompt, self.reply.cached_tokens);
+            cx.counters.predictions().told(leg.slot(), &prediction, prompt, self.reply.cached_tokens);
         }
     }
 
