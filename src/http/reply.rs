@@ -1,5 +1,5 @@
 //! Answers of our own, in the shape vLLM gives to its errors, and the two verdicts on bytes that break
-//! the rules: a [`Refusal`] answers the client, a [`Fault`] ends a body or an engine's reply.
+//! the rules: a [`Fault`] says what is wrong with them, whosever they are, a [`Refusal`] answers the client.
 
 use super::chunk::SizeLine;
 use super::digits::write_decimal;
@@ -135,8 +135,8 @@ impl Refusal {
     }
 }
 
-/// A message that cannot be relayed any further: an engine's reply (502, or a visible cut once its head
-/// has been passed on), or the body of a request.
+/// A message that cannot be relayed any further: a request, or an engine's reply (502, or a visible cut once its
+/// head has been passed on).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// What it is counted as.
@@ -151,9 +151,14 @@ impl Fault {
         Fault { cause, message }
     }
 
-    /// The answer to a client whose request body has this fault.
+    /// The answer to a client whose request has this fault.
     pub const fn refusal(self) -> Refusal {
-        Refusal::new(400, self.cause, self.message)
+        let status = match self.cause {
+            Cause::HeadTooLarge => 431,
+            Cause::BadVersion => 505,
+            _ => 400,
+        };
+        Refusal::new(status, self.cause, self.message)
     }
 
     /// The answer to a client when an engine's reply has this fault.
