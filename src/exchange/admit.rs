@@ -95,7 +95,7 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
             Ok(framing) => admit(&head, framing, bytes.len() > head.len, came, cx),
             Err(refusal) => {
                 let id = rewrite::request_id(&head).unwrap_or_default();
-                let heard = Heard::of(&head, Api::of_path(head.path()), id);
+                let heard = Heard::of(&head, Api::of_path(head.path), id);
                 refuse(refusal, bytes, Some(&head), heard, came, cx)
             }
         },
@@ -124,10 +124,10 @@ fn refuse(
     let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     let cors = match head {
-        Some(head) => cx.rules.origins.judge(&head.list),
+        Some(head) => cx.rules.origins.judge(&head.fields),
         None => cx.rules.origins.unread(),
     };
-    let shape = Shape::of_path(head.map_or(target, |head| head.path()));
+    let shape = Shape::of_path(head.map_or(target, |head| head.path));
     refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
@@ -135,7 +135,7 @@ fn refuse(
 
 fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, came: Came, cx: &mut Context<'_>) -> Opened {
     let id = request_id(head, cx);
-    let api = Api::of_path(head.path());
+    let api = Api::of_path(head.path);
     if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = answer.outcome();
         draft::answered(Heard::of(head, api, &id), came, status, end, cx);
@@ -200,7 +200,7 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
 /// The session that a header names, where that is asked for.
 fn named_session(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<u64> {
     let headers = if cx.snapshot.needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
-    let named = headers.iter().find_map(|name| head.get(name).filter(|value| !value.is_empty()));
+    let named = headers.iter().find_map(|name| head.fields.get(name).filter(|value| !value.is_empty()));
     named.map(prefix::session_hash)
 }
 
@@ -213,12 +213,12 @@ impl Asked {
         peer: Peer,
         cx: &Context<'_>,
     ) -> Asked {
-        let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
+        let asks_explain = head.fields.known(Known::XWarmfrontExplain).next() == Some(b"1");
         // Of what came through a proxy the peer is not who asks.
-        let is_direct = || !head.list.has(Known::XForwardedFor) && head.get("forwarded").is_none();
+        let is_direct = || !head.fields.has(Known::XForwardedFor) && head.fields.get("forwarded").is_none();
         let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
-        let proves = outcome::proves(head.method, head.path(), api);
+        let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.fields)).flatten();
+        let proves = outcome::proves(head.method, head.path, api);
         Asked {
             framing,
             offers: offers.map(Box::from),
@@ -230,11 +230,11 @@ impl Asked {
             realm: stranger::realm(head),
             proves,
             proves_key: proves,
-            encoded: head.list.is_encoded(),
+            encoded: head.fields.is_encoded(),
             stream: false,
             media: false,
-            shape: Shape::of_path(head.path()),
-            cors: cx.rules.origins.judge(&head.list),
+            shape: Shape::of_path(head.path),
+            cors: cx.rules.origins.judge(&head.fields),
             asker: Asker::of(head, peer.ip, &cx.rules.queue),
         }
     }

@@ -80,7 +80,7 @@ impl Draft {
             tries: 0,
             peer,
             method: Short::new(head.method),
-            path: Short::new(http::without_query(head.path())),
+            path: Short::new(http::without_query(head.path)),
             reason: None,
             endpoint: None,
             runner_up: None,
@@ -153,7 +153,7 @@ pub(super) struct Heard<'a> {
 
 impl<'a> Heard<'a> {
     pub(super) fn of(head: &RequestHead<'a>, api: Api, id: &'a [u8]) -> Heard<'a> {
-        Heard { method: head.method, path: http::without_query(head.path()), api, id }
+        Heard { method: head.method, path: http::without_query(head.path), api, id }
     }
 
     /// Of a head that is refused for how it is written.

@@ -143,7 +143,7 @@ impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
     pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8]) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        if !matches!(head.status, 500 | 503) || head.list.is_encoded() {
+        if !matches!(head.status, 500 | 503) || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
@@ -181,7 +181,7 @@ fn in_chunks(framed: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether an engine that has enough to do may say so here in words that cannot be read.
 pub(super) fn hides_words(head: &ResponseHead<'_>, framing: &ReplyFraming) -> bool {
-    framing.body == BodyLength::UntilClose || head.list.is_encoded()
+    framing.body == BodyLength::UntilClose || head.fields.is_encoded()
 }
 
 /// What an error inside a stream says of its engine.

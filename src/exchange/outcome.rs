@@ -156,7 +156,7 @@ impl Exchange {
         words: &[u8],
         cx: &mut Context<'_>,
     ) -> bool {
-        let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
+        let is_for_now = head.fields.has(Known::RetryAfter) || hides_words(head, framing);
         let verdict = judge(head.status, is_for_now, words, self.asked.media);
         self.note_reply(verdict, head.status, cx);
         let was_refused = verdict.was_refused(head.status);

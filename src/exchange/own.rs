@@ -33,7 +33,7 @@ pub(super) fn own_answer(
     framing: &RequestFraming,
     cx: &Context<'_>,
 ) -> Option<Answer> {
-    let (path, is_read) = (head.path(), matches!(head.method, b"GET" | b"HEAD"));
+    let (path, is_read) = (head.path, matches!(head.method, b"GET" | b"HEAD"));
     let is_health = http::without_query(path) == b"/health";
     if is_read && is_health {
         return Some(health(cx));
@@ -70,7 +70,7 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
     let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
-    let key = head.get("authorization").map(xxh3_64);
+    let key = head.fields.get("authorization").map(xxh3_64);
     // An engine may take keys that we do not know: it judges them itself.
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
         return None;
@@ -103,10 +103,10 @@ pub(super) fn answer_ourselves(
         request_id: Some(id),
         explain: None,
     };
-    let cors = cx.rules.origins.judge(&head.list);
+    let cors = cx.rules.origins.judge(&head.fields);
     let json: &[u8] = match answer {
         Answer::Refused(refused) => {
-            refusals::answer(refused, &to, (Shape::of_path(head.path()), &cors), cx);
+            refusals::answer(refused, &to, (Shape::of_path(head.path), &cors), cx);
             cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
             return Opened::Answered(head.len);
         }

@@ -67,14 +67,14 @@ impl Asker {
         let named = match header {
             "" => None,
             // The one that engines judge.
-            AUTHORIZATION => head.get(header),
+            AUTHORIZATION => head.fields.get(header),
             // Who stands between the client and here writes behind what came.
-            _ => head.all(header).last(),
+            _ => head.fields.all(header).last(),
         };
         let hash = named.map(|value| named_by(header, value));
         let tenant = hash.map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
         let believed = rules.believes(peer);
-        let said = head.list.known(Known::XWarmfrontPriority).last().filter(|_| believed);
+        let said = head.fields.known(Known::XWarmfrontPriority).last().filter(|_| believed);
         Asker {
             tenant: tenant.unwrap_or(Tenant::ONLY),
             priority: said.map_or(0, urgency),

@@ -23,7 +23,7 @@ const FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
 /// Where the engine looks for it.
 pub(super) fn realm(head: &RequestHead<'_>) -> Realm {
-    if head.path().starts_with(b"/v1/") { Realm::V1 } else { Realm::Rest }
+    if head.path.starts_with(b"/v1/") { Realm::V1 } else { Realm::Rest }
 }
 
 /// What it shows; `None`: no engine is known to ask for that there, and nobody is a stranger.
@@ -32,7 +32,7 @@ pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Cre
     if !are_keys_asked_for(realm, None, cx) {
         return None;
     }
-    let shown = FIELDS.iter().find_map(|name| head.get(name)).unwrap_or_default();
+    let shown = FIELDS.iter().find_map(|name| head.fields.get(name)).unwrap_or_default();
     // Who is let in elsewhere may be anybody here.
     Some(Credential::of(xxh3_64_with_seed(shown, (realm == Realm::V1).into())))
 }

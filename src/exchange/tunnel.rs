@@ -11,7 +11,7 @@ impl Exchange {
     /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different
     /// ones, or one that is never offered here. Names may be written in either case (RFC 9110, 7.8).
     pub(super) fn is_offered(&self, head: &ResponseHead<'_>) -> bool {
-        let mut named = head.list.known(Known::Upgrade);
+        let mut named = head.fields.known(Known::Upgrade);
         match (named.next(), named.next(), &self.asked.offers) {
             (Some(protocol), None, Some(offered)) => protocol.eq_ignore_ascii_case(offered),
             _ => false,

@@ -65,30 +65,8 @@ pub struct RequestHead<'a> {
     pub version: Version,
     /// Bytes of the head, a skipped empty line before it and the blank line after it included.
     pub len: usize,
-    /// The fields, for loops over all of them.
-    pub list: Fields<'a>,
-}
-
-impl<'a> RequestHead<'a> {
-    /// Names (as they came) and trimmed values, in order.
-    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.list.iter().map(|(name, value, _)| (name, value))
-    }
-
-    /// The value of the first field called `name` (lower case).
-    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.list.get(name)
-    }
-
-    /// The values of all fields called `name` (lower case).
-    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        self.list.all(name)
-    }
-
-    /// Path and query to ask the engine for.
-    pub fn path(&self) -> &'a [u8] {
-        self.path
-    }
+    /// What it says of itself.
+    pub fields: Fields<'a>,
 }
 
 /// A reply's head whose grammar is in order.
@@ -102,25 +80,8 @@ pub struct ResponseHead<'a> {
     pub reason: &'a [u8],
     /// Bytes of the head, the blank line after it included.
     pub len: usize,
-    /// The fields, for loops over all of them.
-    pub list: Fields<'a>,
-}
-
-impl<'a> ResponseHead<'a> {
-    /// Names (as they came) and trimmed values, in order.
-    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.list.iter().map(|(name, value, _)| (name, value))
-    }
-
-    /// The value of the first field called `name` (lower case).
-    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.list.get(name)
-    }
-
-    /// The values of all fields called `name` (lower case).
-    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        self.list.all(name)
-    }
+    /// What it says of itself.
+    pub fields: Fields<'a>,
 }
 
 /// Parses a request head at the start of `buf`, which may hold more than the head, or less.
@@ -136,8 +97,8 @@ pub fn parse_request<'a>(
             false => Err(LARGE.refusal()),
         };
     };
-    let list = Fields::of(bytes, table);
-    let target = target::check(line.method, line.target, line.version, list.known(Known::Host))?;
+    let fields = Fields::of(bytes, table);
+    let target = target::check(line.method, line.target, line.version, fields.known(Known::Host))?;
     Ok(Status::Complete(RequestHead {
         method: line.method,
         target: line.target,
@@ -145,7 +106,7 @@ pub fn parse_request<'a>(
         authority: target.authority,
         version: line.version,
         len,
-        list,
+        fields,
     }))
 }
 
@@ -162,8 +123,9 @@ pub fn parse_response<'a>(
             false => Err(LARGE),
         };
     };
-    let list = Fields::of(bytes, table);
-    Ok(Status::Complete(ResponseHead { version: line.version, status: line.status, reason: line.reason, len, list }))
+    let fields = Fields::of(bytes, table);
+    let StatusLine { version, status, reason } = line;
+    Ok(Status::Complete(ResponseHead { version, status, reason, len, fields }))
 }
 
 /// Method and target of what is there of a request, however broken: no answer to HEAD has a body, a refusal neither
