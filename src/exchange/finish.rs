@@ -188,7 +188,7 @@ impl Exchange {
         self.phase = Phase::Done;
     }
 
-    /// The one exit: accounts first, then gives everything back.
+    /// The one exit but for a fault of ours: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
         self.count_end(cx);

@@ -151,9 +151,9 @@ struct Asked {
     credential: Option<Credential>,
     /// And where they do.
     realm: Realm,
-    /// A good answer is its engine's, and not of the HTTP server before that.
+    /// A good answer shows that the engine computes, not only that its HTTP server is there.
     proves: bool,
-    /// It says at least that what the request shows is let in, whenever its engine comes to it.
+    /// As far as the head tells: a 2xx shows that its key was let in, also where it runs in the background.
     proves_key: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
@@ -204,7 +204,7 @@ pub struct Exchange {
     queued: Option<Box<Queued>>,
     deadline: Option<(Micros, Waiting)>,
     pool: Option<PoolId>,
-    /// The one that there was when the head came.
+    /// The pool that was the only one when the head came.
     only: Option<PoolId>,
     phase: Phase,
     /// This side's kernel is full: the other side is held back.

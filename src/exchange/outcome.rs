@@ -14,9 +14,9 @@ use crate::http::{self, Known, ReplyFraming, ResponseHead};
 use crate::scan::Api;
 use crate::snapshot::{Pool, Snapshot};
 
-/// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
+/// A client that had nothing of an answer for so long may have found an engine that hangs;
 const LEFT_WAITING: Micros = 30_000_000;
-/// And has found one after so many times as long as that may take to compute what it has to.
+/// it has, after so many times the time that what is pending there may take.
 const PREFILLS: Micros = 3;
 /// How the paths end of what no engine is asked about, under whatever prefix.
 const TOLD_ALONE: [&[u8]; 7] =
@@ -193,7 +193,7 @@ impl Exchange {
         }
     }
 
-    /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
+    /// Its client has one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
         if cx.rules.telling.is_due(self.reply.last, cx.now) && self.asked.proves {
@@ -262,7 +262,8 @@ impl Exchange {
         self.drop_leg(cx);
     }
 
-    /// The one place where a request stops being counted in flight: at once, or where it failed a while later.
+    /// The one place, but for a fault of ours, where a request stops being counted in flight: at once, or where it failed
+    /// a while later.
     pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>) -> bool {
         self.take_kept(cx);
         let Some(leg) = self.leg.take() else { return false };
