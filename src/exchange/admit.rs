@@ -13,7 +13,7 @@ use super::reply::Reply;
 use super::upload::Upload;
 use super::{Asked, End, Exchange, Leg, Phase, outcome, stranger};
 use crate::config::{Access, Cidr, Config, HalfClose};
-use crate::counters::Telling;
+use crate::counters::{Realm, Telling};
 use crate::http::rewrite;
 use crate::http::{
     self, Added, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
@@ -227,7 +227,7 @@ impl Asked {
             request_id,
             explain: asks_explain && believed() && is_direct(),
             credential: stranger::credential(head, cx),
-            realm: stranger::realm(head),
+            realm: Realm::of_path(head.path),
             proves,
             proves_key: proves,
             encoded: head.fields.is_encoded(),
