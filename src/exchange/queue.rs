@@ -198,7 +198,6 @@ impl Exchange {
 
     /// It may be its turn: chooses anew, and stays where it is if there is still no room.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
-        self.may_be_known_by_now(cx);
         let Some(queued) = &self.queued else { return };
         if !queued.place.stands() {
             cx.stats.count(Count::QueuePushedOut);
@@ -213,9 +212,9 @@ impl Exchange {
     }
 
     /// What one who waits as a stranger shows may have been let in meanwhile: it waits on as its own tenant, for whom
-    /// room is kept.
-    fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
-        if !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
+    /// room is kept. Asked of all before any of them looks: one behind a tenant that finds no room has no look itself.
+    pub fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
+        if self.queued.is_none() || !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
             return;
         }
         self.stranger = false;

@@ -493,6 +493,32 @@ fn room_is_kept_for_a_stranger_who_becomes_known() {
     stage.settles();
 }
 
+/// Nor has it to look first, which it does not behind a tenant that finds no room.
+#[test]
+fn a_stranger_who_becomes_known_behind_others_waits_as_its_own_tenant() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    stage.knows_of_keys();
+    let of = |tenant: &str, name: &str, tokens| stage.asks_with(name, tokens, &format!("x-tenant: {tenant}\r\n"));
+    let stranger = |key: &str, name: &str, tokens| {
+        stage.asks_with(name, tokens, &format!("x-tenant: {key}\r\nauthorization: Bearer {key}\r\n"))
+    };
+    let mut clients: Vec<Client> = ["one", "other"].map(|name| of("known", name, 400)).into();
+    clients.push(stranger("unknown", "made-up", 400));
+    clients.extend(["third0", "third1"].map(|name| of("third", name, 370)));
+    clients.push(stranger("late", "late", 300));
+    assert_eq!((stage.waiting(), stage.sent()), (4, 3));
+    // Strangers were served most now.
+    assert_eq!(stage.next(), "made-up");
+    let shown = Credential::of(xxh3_64_with_seed(b"Bearer late", 1));
+    stage.front.counters.credentials().let_in(shown, 0);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!([stage.next(), stage.next()], ["third0", "late"]);
+    (0..4).for_each(|_| stage.answer.send(()).unwrap());
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.reply().status).collect();
+    assert_eq!(statuses, [200, 200, 401, 200, 200, 200]);
+    stage.settles();
+}
+
 #[test]
 fn what_is_refused_to_strangers_is_on_an_account_of_their_own() {
     let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
