@@ -4,6 +4,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::End;
 use super::admit::Opened;
+use super::cors::Cors;
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
 use crate::counters::stats::Count;
@@ -14,6 +15,8 @@ use crate::scan::Api;
 pub(super) enum Answer {
     Json(bytes::Bytes),
     Healthy,
+    /// Nobody is there to serve, or not for long. Who asks is told so: no request was refused.
+    Unhealthy,
     Refused(Refused),
 }
 
@@ -22,6 +25,7 @@ impl Answer {
     pub(super) fn outcome(&self) -> (u16, End) {
         match self {
             Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
+            Answer::Unhealthy => (refusals::NO_ENDPOINT.status, End::Whole),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
         }
     }
@@ -62,7 +66,7 @@ fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
     let stays = !cx.leaving && (!cx.draining || cx.has_heir);
     let serving = stays && endpoints.any(|endpoint| endpoint.health.takes_requests());
-    if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
+    if serving { Answer::Healthy } else { Answer::Unhealthy }
 }
 
 /// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
@@ -104,19 +108,22 @@ pub(super) fn answer_ourselves(
         explain: None,
     };
     let cors = cx.rules.origins.judge(&head.fields);
-    let json: &[u8] = match answer {
-        Answer::Refused(refused) => {
-            refusals::answer(refused, &to, (Shape::of_path(head.path), &cors), cx);
-            cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
-            return Opened::Answered(head.len);
-        }
-        Answer::Json(json) => json,
-        Answer::Healthy => b"",
-    };
-    let date = cx.date();
-    let extra: Vec<_> = date.as_deref().map(|date| ("date", date)).into_iter().chain(cors.fields()).collect();
-    cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &extra, &to));
-    cx.stats.count(Count::AnsweredHere);
+    let shape = Shape::of_path(head.path);
+    match answer {
+        Answer::Refused(refused) => refusals::answer(refused, &to, (shape, &cors), cx),
+        Answer::Unhealthy => refusals::compose(&refusals::NO_ENDPOINT.into(), &to, (shape, &cors), cx),
+        Answer::Json(json) => show(json, &to, &cors, cx),
+        Answer::Healthy => show(b"", &to, &cors, cx),
+    }
+    if !matches!(answer, Answer::Refused(_)) {
+        cx.stats.count(Count::AnsweredHere);
+    }
     cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
     Opened::Answered(head.len)
+}
+
+fn show(json: &[u8], to: &ToClient<'_>, cors: &Cors, cx: &mut Context<'_>) {
+    let date = cx.date();
+    let extra: Vec<_> = date.as_deref().map(|date| ("date", date)).into_iter().chain(cors.fields()).collect();
+    cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &extra, to));
 }

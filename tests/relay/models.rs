@@ -1,6 +1,7 @@
 //! What the front answers itself, which pool a request goes to, and what it adds to what passes.
 
 use bytes::Bytes;
+use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
 use warmfront::snapshot::Snapshot;
@@ -81,6 +82,13 @@ fn health_is_the_fleets() {
     }
     down(1);
     front.until("503", |front| front.ask(get("/health")).status == 503);
+    // To who asks it is an answer, and no request that found no engine.
+    let count = |of| front.count(of);
+    let before = count(Count::AnsweredHere);
+    let reply = front.ask(get("/health"));
+    assert_eq!((reply.status, reply.head.get("retry-after"), reply.closes()), (503, Some("1"), false));
+    assert_eq!((count(Count::AnsweredHere) - before, count(Count::RefusedUnreachable)), (1, 0));
+    assert!(front.stats.requests(|_| true).is_empty());
 }
 
 /// An endpoint that is down gets nothing, unless all are: then they are asked all the same.
@@ -325,7 +333,7 @@ fn compressed_bodies_pass() {
         assert_eq!(front.ask(request).status, 200);
         assert_eq!(engine.requests().last().unwrap().body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
     }
-    assert_eq!(front.count(warmfront::counters::stats::Count::ScanFailedCompressed), 2);
+    assert_eq!(front.count(Count::ScanFailedCompressed), 2);
 }
 
 /// Who has one of his own would know those of others, were they numbers of one generator (xorshift64*).
