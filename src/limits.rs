@@ -1,5 +1,6 @@
 //! The limits and deadlines of the data plane that an operator may set, each a key of `[limits]`, with its unit at the
-//! end of its name, and what several rooms go by. What is fixed and one room's own is a constant beside its use.
+//! end of its name; what several rooms go by, and the bounds on what is read from outside. What else is fixed and one
+//! room's own is a constant beside its use.
 
 use serde::{Deserialize, Serialize};
 
@@ -73,9 +74,9 @@ pub struct Limits {
     /// The same before the head of its reply: an answer that is no stream is silent while it is computed, and an engine
     /// that is to end may let it finish.
     pub deserted_head_timeout_ms: u64,
-    /// A client that takes none of the bytes waiting for it, or is no longer there: this of the kernel, which knows of
-    /// a change with the next start. One that takes some in that time is not ended for it, however few: what it is owed
-    /// is finite, or its engine's to end.
+    /// How long a client may take none of the bytes that wait for it; then it is reset. The kernel is told the same of
+    /// clients that are gone, a change with the next start. One that takes some in that time is not ended for it,
+    /// however few: what it is owed is finite, or its engine's to end.
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,

@@ -90,7 +90,7 @@ impl Play {
     fn goes_stale(&mut self, exchange: &mut Exchange) {
         let acknowledged = Some(7);
         self.is_sent(exchange, true, acknowledged);
-        self.with(|cx| exchange.advance(Event::UpstreamGone { ended: true, acknowledged }, cx));
+        self.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged }, cx));
         self.connects(true);
     }
 }

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::exchange::warm::{AsRead, Rest};
 use crate::exchange::{Lender, rendered, warm};
 use crate::fleet::Loads;
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
@@ -211,11 +212,11 @@ impl<'a> Against<'a> {
         let mut lender = Lender::default();
         let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
         let beyond = question.body.len().saturating_sub(held) as u64;
-        let unread = Some(beyond).filter(|_| progress == Progress::More);
+        let rest = if progress == Progress::More { Rest::Bytes(beyond) } else { Rest::None };
         let form = cut.filter(|_| beyond == 0 && policy == Policy::Precise);
         let rendered = form.and_then(|_| rendered(question, facts, &alone, &mut lender));
-        let looked_up =
-            key.and_then(|_| warm::look_up(facts, cut.or(key), unread, rendered, &alone, snapshot, &mut lender));
+        let as_read = AsRead { key: cut.or(key), rest, rendered };
+        let looked_up = key.and_then(|_| warm::look_up(facts, as_read, &alone, snapshot, &mut lender));
         let request = Request {
             prompt: looked_up.zip(lender.matches.as_deref()).map(|(looked_up, matches)| looked_up.prompt(matches)),
             context: looked_up.map_or(0, warm::LookedUp::context),

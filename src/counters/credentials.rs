@@ -18,13 +18,36 @@ const NOBODY: u64 = 0;
 /// Words that say of each pool whether it keeps anybody out.
 const POOL_WORDS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX / u64::BITS as usize };
 
-/// What engines guard together: vLLM what lies under `/v1`, and nothing else; others all that they serve.
+/// What engines guard together. vLLM 0.32 guards what begins with one of four prefixes, older ones what begins with the
+/// first, others all that they serve: what is asked for under one says nothing of another, by which anybody would be let
+/// in, whatever he shows, and remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Realm {
-    /// Paths under `/v1`.
-    V1,
-    /// All others.
+    /// All paths that begin with none of these.
     Rest,
+    /// `/v1`.
+    V1,
+    /// `/v2`.
+    V2,
+    /// `/inference`.
+    Inference,
+    /// `/cohere`.
+    Cohere,
+}
+
+const REALMS: usize = Realm::Cohere as usize + 1;
+
+impl Realm {
+    /// Whose is this path? As vLLM compares: `/v10` begins with `/v1`.
+    pub fn of_path(path: &[u8]) -> Realm {
+        match path {
+            _ if path.starts_with(b"/v1") => Realm::V1,
+            _ if path.starts_with(b"/v2") => Realm::V2,
+            _ if path.starts_with(b"/inference") => Realm::Inference,
+            _ if path.starts_with(b"/cohere") => Realm::Cohere,
+            _ => Realm::Rest,
+        }
+    }
 }
 
 /// The hash of what a request shows.
@@ -48,7 +71,7 @@ impl Credential {
 #[derive(Debug)]
 pub struct Credentials {
     /// By realm.
-    asked_for: [AskedFor; 2],
+    asked_for: [AskedFor; REALMS],
     known: Box<[Line]>,
     /// How many words went for others.
     driven_out: AtomicU64,
@@ -163,6 +186,23 @@ mod tests {
         assert!(credentials.are_asked_for(Realm::V1, None) && known(one)[0]);
         credentials.kept_out(Some(one), Realm::V1, 3);
         assert_eq!(known(one), [false, false, true]);
+    }
+
+    /// `GUARDED_PREFIX` of vLLM 0.32, and what its other servers leave open.
+    #[test]
+    fn realms_are_what_vllm_guards() {
+        for (paths, realm) in [
+            (&["/v1/completions", "/v1", "/v10/x", "/v1?x"][..], Realm::V1),
+            (&["/v2/embed", "/v2/rerank"], Realm::V2),
+            (&["/inference/v1/generate"], Realm::Inference),
+            (&["/cohere/v2/chat"], Realm::Cohere),
+            (
+                &["/invocations", "/pooling", "/classify", "/score", "/rerank", "/version", "/", "", "/x/v1/"],
+                Realm::Rest,
+            ),
+        ] {
+            paths.iter().for_each(|path| assert_eq!(Realm::of_path(path.as_bytes()), realm, "{path}"));
+        }
     }
 
     #[test]

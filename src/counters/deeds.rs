@@ -141,7 +141,7 @@ mod tests {
             counters.predictions().asked(slot, &prediction);
             counters.predictions().told(slot, &prediction, 100, Some(50));
             counters.outcomes().fault(slot);
-            counters.connect_failed(slot);
+            counters.outcomes.connect_failed(slot);
         };
         does(5, 200);
         does(5, 500);

@@ -224,7 +224,7 @@ impl Admission {
     }
 
     /// Whatever becomes of it, it is not its endpoint's trial: it counts as one that was open there before.
-    pub fn is_no_trial(&mut self) {
+    pub fn give_up_trial(&mut self) {
         if let Some(Cells { trial, .. }) = self.counters.loads.cells(self.endpoint.slot) {
             trial.leave(std::mem::take(&mut self.trial));
         }
@@ -269,7 +269,7 @@ impl Admission {
     }
 
     /// Its engine counts it as several requests.
-    pub fn is_several(&mut self) {
+    pub fn counts_several(&mut self) {
         if let Some(Cells { several, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.several) {
             several.fetch_add(1, Ordering::Relaxed);
             self.several = true;

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::cors::Origins;
-use super::draft::{self, Draft, Heard};
+use super::draft::{self, Came, Draft, Heard};
 use super::event::{Action, Context, Ending, Micros, Peer, Side};
 use super::own::{answer_ourselves, own_answer};
 use super::paths::Paths;
@@ -13,7 +13,7 @@ use super::reply::Reply;
 use super::upload::Upload;
 use super::{Asked, End, Exchange, Leg, Phase, outcome, stranger};
 use crate::config::{Access, Cidr, Config, HalfClose};
-use crate::counters::Telling;
+use crate::counters::{Realm, Telling};
 use crate::http::rewrite;
 use crate::http::{
     self, Added, BodyLength, Known, RequestFraming, RequestHead, Shape, Status, ToClient, Version, reply,
@@ -86,19 +86,20 @@ pub enum Opened {
 
 /// Reads a request head from the beginning of `bytes`, the first of which came at `since`.
 pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Opened {
+    let came = Came { peer, since };
     let limits = http::HeadLimits::from(&cx.rules.limits);
     let mut fields = std::mem::take(&mut cx.lender.fields);
     let opened = match http::parse_request(bytes, &mut fields, &limits) {
         Ok(Status::Partial) => Opened::Partial,
         Ok(Status::Complete(head)) => match http::framing::request(&head) {
-            Ok(framing) => admit(&head, framing, bytes.len() > head.len, peer, since, cx),
+            Ok(framing) => admit(&head, framing, bytes.len() > head.len, came, cx),
             Err(refusal) => {
                 let id = rewrite::request_id(&head).unwrap_or_default();
-                let heard = Heard::of(&head, Api::of_path(head.path()), id);
-                refuse(refusal, bytes, Some(&head), heard, (peer, since), cx)
+                let heard = Heard::of(&head, Api::of_path(head.path), id);
+                refuse(refusal, bytes, Some(&head), heard, came, cx)
             }
         },
-        Err(refusal) => refuse(refusal, bytes, None, Heard::of_flawed(bytes), (peer, since), cx),
+        Err(refusal) => refuse(refusal, bytes, None, Heard::of_flawed(bytes), came, cx),
     };
     cx.lender.fields = fields;
     opened
@@ -106,7 +107,7 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
 
 /// Half a head came, its first byte at `since`, and no more of it in time.
 pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
-    refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), (peer, since), cx);
+    refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
 }
 
 /// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
@@ -115,45 +116,38 @@ fn refuse(
     bytes: &[u8],
     head: Option<&RequestHead<'_>>,
     heard: Heard<'_>,
-    (peer, since): (Peer, Micros),
+    came: Came,
     cx: &mut Context<'_>,
 ) -> Opened {
-    draft::answered(heard, peer, since, refusal.status, End::from(&refusal), cx);
+    draft::answered(heard, came, refusal.status, End::Refused(refusal.cause), cx);
     let (method, target) = http::method_and_target(bytes);
     let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
     let cors = match head {
-        Some(head) => cx.rules.origins.judge(&head.list),
+        Some(head) => cx.rules.origins.judge(&head.fields),
         None => cx.rules.origins.unread(),
     };
-    let shape = Shape::of_path(head.map_or(target, |head| head.path()));
+    let shape = Shape::of_path(head.map_or(target, |head| head.path));
     refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
     Opened::Answered(bytes.len())
 }
 
-fn admit(
-    head: &RequestHead<'_>,
-    framing: RequestFraming,
-    body_here: bool,
-    peer: Peer,
-    since: Micros,
-    cx: &mut Context<'_>,
-) -> Opened {
+fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, came: Came, cx: &mut Context<'_>) -> Opened {
     let id = request_id(head, cx);
-    let api = Api::of_path(head.path());
+    let api = Api::of_path(head.path);
     if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = answer.outcome();
-        draft::answered(Heard::of(head, api, &id), peer, since, status, end, cx);
+        draft::answered(Heard::of(head, api, &id), came, status, end, cx);
         return answer_ourselves(head, &framing, &answer, &id, cx);
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
-        cx.actions.compose(Side::Client, |out| out.extend_from_slice(reply::CONTINUE));
+        cx.actions.bytes(Side::Client, reply::CONTINUE);
     }
-    let asked = Asked::of(head, framing, api, id, peer, cx);
+    let asked = Asked::of(head, framing, api, id, came.peer, cx);
     cx.lender.retries.earn(cx.rules.limits.retry_percent);
-    let exchange = Exchange::new(head, asked, peer, since, cx);
-    Opened::Exchange(head.len, cx.lender.place(exchange))
+    let exchange = Exchange::new(head, asked, came, cx);
+    Opened::Exchange(head.len, cx.lender.boxed(exchange))
 }
 
 /// What a request is called, by its engine and its client too.
@@ -206,7 +200,7 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
 /// The session that a header names, where that is asked for.
 fn named_session(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<u64> {
     let headers = if cx.snapshot.needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
-    let named = headers.iter().find_map(|name| head.get(name).filter(|value| !value.is_empty()));
+    let named = headers.iter().find_map(|name| head.fields.get(name).filter(|value| !value.is_empty()));
     named.map(prefix::session_hash)
 }
 
@@ -219,13 +213,12 @@ impl Asked {
         peer: Peer,
         cx: &Context<'_>,
     ) -> Asked {
-        let asks_explain = head.list.known(Known::XWarmfrontExplain).next() == Some(b"1");
+        let asks_explain = head.fields.known(Known::XWarmfrontExplain).next() == Some(b"1");
         // Of what came through a proxy the peer is not who asks.
-        let is_direct = || !head.list.has(Known::XForwardedFor) && head.get("forwarded").is_none();
+        let is_direct = || !head.fields.has(Known::XForwardedFor) && head.fields.get("forwarded").is_none();
         let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
-        let mut codings = head.list.known(Known::ContentEncoding);
-        let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.list)).flatten();
-        let proves = outcome::proves(head.method, head.path(), api);
+        let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.fields)).flatten();
+        let proves = outcome::proves(head.method, head.path, api);
         Asked {
             framing,
             offers: offers.map(Box::from),
@@ -234,22 +227,22 @@ impl Asked {
             request_id,
             explain: asks_explain && believed() && is_direct(),
             credential: stranger::credential(head, cx),
-            realm: stranger::realm(head),
+            realm: Realm::of_path(head.path),
             proves,
             proves_key: proves,
-            encoded: codings.next().is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
+            encoded: head.fields.is_encoded(),
             stream: false,
             media: false,
-            shape: Shape::of_path(head.path()),
-            cors: cx.rules.origins.judge(&head.list),
+            shape: Shape::of_path(head.path),
+            cors: cx.rules.origins.judge(&head.fields),
             asker: Asker::of(head, peer.ip, &cx.rules.queue),
         }
     }
 }
 
 impl Exchange {
-    fn new(head: &RequestHead<'_>, asked: Asked, peer: Peer, since: Micros, cx: &mut Context<'_>) -> Exchange {
-        let out = rewritten(head, &asked.framing, &asked.request_id, peer, cx);
+    fn new(head: &RequestHead<'_>, asked: Asked, came: Came, cx: &mut Context<'_>) -> Exchange {
+        let out = rewritten(head, &asked.framing, &asked.request_id, came.peer, cx);
         let mut exchange = Exchange {
             leg: None::<Leg>,
             queued: None,
@@ -282,7 +275,7 @@ impl Exchange {
             whole: cx.now,
             sent: cx.now,
             explain: None,
-            draft: Draft::of(head, peer, since, cx),
+            draft: Draft::of(head, came, cx),
         };
         exchange.wait_for_body(cx);
         exchange.prepare(cx);

@@ -4,7 +4,7 @@ use super::draft::RunnerUp;
 use super::event::{Action, Context};
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Leg, Micros, Phase, Waiting};
+use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, Work};
 use crate::counters::{Admission, Outcomes, Own};
 use crate::fleet::{EndpointId, Loads};
@@ -142,7 +142,7 @@ impl Exchange {
         choice.tokens = choice.tokens.and(tokens);
         // It can be no trial, and one that can is not to wait for it.
         if self.asks_the_server_alone() {
-            admission.is_no_trial();
+            admission.give_up_trial();
         }
         // Its tenant has paid with the first choice.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
@@ -160,8 +160,7 @@ impl Exchange {
             cx.stats.count(Count::Spilled);
         }
         if self.asked.explain {
-            let tries = self.tried.as_slice().len() + 1;
-            self.explain = Some(explanation(&choice, runner_up, tries, self.waited, self.key, snapshot));
+            self.explain = Some(self.explanation(&choice, runner_up, snapshot));
         }
         // Together, so that neither is without the other where something breaks before.
         cx.lender.charges.count();
@@ -197,7 +196,7 @@ impl Exchange {
     fn count_in(&mut self, pool: &Pool, request: &mut policy::Request<'_>, cx: &mut Context<'_>) -> Counted {
         for attempt in 1..=CHOICES_MAX + LOST_CAPS_MAX {
             let (loads, outcomes) = (cx.counters.loads(), cx.counters.outcomes());
-            let choice = match open(pool.settings.policy, pool, loads, outcomes, request) {
+            let choice = match choose_past_barred(pool.settings.policy, pool, loads, outcomes, request) {
                 Ok(choice) => choice,
                 Err(nobody) => return Counted::Nobody(nobody),
             };
@@ -248,7 +247,7 @@ impl Counted {
 }
 
 /// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
-pub(super) fn open(
+pub(super) fn choose_past_barred(
     policy: Policy,
     pool: &Pool,
     loads: &Loads,
@@ -259,7 +258,7 @@ pub(super) fn open(
     let choice = match pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
         true => first,
         // What is too long for them others would refuse.
-        false => past_barred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
+        false => next_unbarred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
     };
     // Whom it went past here it has not tried.
     Ok(choice.told(request))
@@ -267,7 +266,7 @@ pub(super) fn open(
 
 /// The next choice that is not barred.
 #[cold]
-fn past_barred(
+fn next_unbarred(
     policy: Policy,
     pool: &Pool,
     loads: &Loads,
@@ -293,41 +292,38 @@ fn runner_up(slot: u16, snapshot: &Snapshot, cx: &Context<'_>) -> RunnerUp {
     Some((endpoint.id, cx.counters.in_flight(slot).saturating_add(endpoint.foreign)))
 }
 
-/// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME runner_up_in_flight=5`,
-/// and where tokens count
-/// `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
-fn explanation(
-    choice: &Choice,
-    runner_up: RunnerUp,
-    tries: usize,
-    waited: Option<Micros>,
-    key: Option<u64>,
-    snapshot: &Snapshot,
-) -> Box<[u8]> {
-    use std::fmt::Write;
-    let name = |id| snapshot.endpoint(id).map_or("-", |endpoint| &endpoint.name);
-    let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
-    let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
-    if let Some(waited) = waited {
-        let _ = write!(text, " wait_us={waited}");
+impl Exchange {
+    /// `endpoint=NAME reason=home tries=1 in_flight=3 slots=8 key=0123456789abcdef runner_up=NAME
+    /// runner_up_in_flight=5`, and where tokens count
+    /// `held=960 new=320 cost=1940 cost_pending=0 cost_new=1920 cost_decoding=20 ... runner_up_cost=7680 ...`
+    fn explanation(&self, choice: &Choice, runner_up: RunnerUp, snapshot: &Snapshot) -> Box<[u8]> {
+        use std::fmt::Write;
+        let name = |id| snapshot.endpoint(id).map_or("-", |endpoint| &endpoint.name);
+        let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
+        let tries = self.tried.as_slice().len() + 1;
+        let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
+        if let Some(waited) = self.waited {
+            let _ = write!(text, " wait_us={waited}");
+        }
+        if let Some(bound) = choice.bound {
+            let _ = write!(text, " slots={bound}");
+        }
+        if let Some(key) = self.key {
+            let _ = write!(text, " key={key:016x}");
+        }
+        if let Some((id, load)) = runner_up {
+            let _ = write!(text, " runner_up={} runner_up_in_flight={load}", name(id));
+        }
+        if let Some(Tokens { held, new, .. }) = choice.tokens {
+            let _ = write!(text, " held={held} new={new}");
+        }
+        let costs = choice.costs.map(|costs| [("cost", Some(costs.chosen)), ("runner_up_cost", costs.runner_up)]);
+        for (name, cost) in costs.into_iter().flatten() {
+            let Some(Cost { pending, new, decoding, full, no_room, others, total }) = cost else { continue };
+            let _ = write!(text, " {name}={total} {name}_pending={pending} {name}_new={new}");
+            let _ = write!(text, " {name}_decoding={decoding} {name}_full={full} {name}_no_room={no_room}");
+            let _ = write!(text, " {name}_others={others}");
+        }
+        text.into_bytes().into()
     }
-    if let Some(bound) = choice.bound {
-        let _ = write!(text, " slots={bound}");
-    }
-    if let Some(key) = key {
-        let _ = write!(text, " key={key:016x}");
-    }
-    if let Some((id, load)) = runner_up {
-        let _ = write!(text, " runner_up={} runner_up_in_flight={load}", name(id));
-    }
-    if let Some(Tokens { held, new, .. }) = choice.tokens {
-        let _ = write!(text, " held={held} new={new}");
-    }
-    let costs = choice.costs.map(|costs| [("cost", Some(costs.chosen)), ("runner_up_cost", costs.runner_up)]);
-    for (name, cost) in costs.into_iter().flatten() {
-        let Some(Cost { pending, new, decoding, full, no_room, others, total }) = cost else { continue };
-        let _ = write!(text, " {name}={total} {name}_pending={pending} {name}_new={new} {name}_decoding={decoding}");
-        let _ = write!(text, " {name}_full={full} {name}_no_room={no_room} {name}_others={others}");
-    }
-    text.into_bytes().into()
 }

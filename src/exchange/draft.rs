@@ -12,6 +12,13 @@ use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
 use crate::policy::{Choice, Reason, Tokens};
 use crate::scan::Api;
 
+/// Whose a request is, and when its first byte came.
+#[derive(Clone, Copy)]
+pub(super) struct Came {
+    pub(super) peer: Peer,
+    pub(super) since: Micros,
+}
+
 /// The runner-up of a choice, and how many requests it has.
 pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
@@ -65,15 +72,15 @@ impl Lap {
 }
 
 impl Draft {
-    /// Begins that of a request whose first byte came at `since`.
-    pub(super) fn of(head: &RequestHead<'_>, peer: Peer, since: Micros, cx: &Context<'_>) -> Draft {
+    /// Begins that of a request.
+    pub(super) fn of(head: &RequestHead<'_>, Came { peer, since }: Came, cx: &Context<'_>) -> Draft {
         Draft {
             since,
             wanted: cx.lender.recorder.is_some(),
             tries: 0,
             peer,
             method: Short::new(head.method),
-            path: Short::new(http::without_query(head.path())),
+            path: Short::new(http::without_query(head.path)),
             reason: None,
             endpoint: None,
             runner_up: None,
@@ -96,6 +103,13 @@ impl Draft {
         }
     }
 
+    /// A choice, which may have to wait for room, takes its prompt for so much.
+    pub(super) fn took_for(&mut self, tokens: Option<Tokens>) {
+        if let Some(Tokens { held, new, .. }) = tokens {
+            self.prompt_tokens = Some(held.saturating_add(new));
+        }
+    }
+
     pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
         self.endpoint = Some(choice.endpoint);
         self.reason = Some(choice.reason);
@@ -106,9 +120,7 @@ impl Draft {
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });
-        if let Some(Tokens { held, new, .. }) = choice.tokens {
-            self.prompt_tokens = Some(held.saturating_add(new));
-        }
+        self.took_for(choice.tokens);
         self.held_tokens = choice.tokens.map(|tokens| tokens.held);
         self.tries = self.tries.saturating_add(1);
         self.chosen.first(self.since, now);
@@ -146,7 +158,7 @@ pub(super) struct Heard<'a> {
 
 impl<'a> Heard<'a> {
     pub(super) fn of(head: &RequestHead<'a>, api: Api, id: &'a [u8]) -> Heard<'a> {
-        Heard { method: head.method, path: http::without_query(head.path()), api, id }
+        Heard { method: head.method, path: http::without_query(head.path), api, id }
     }
 
     /// Of a head that is refused for how it is written.
@@ -156,18 +168,18 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// A request whose first byte came at `since` was answered without an engine.
-pub(super) fn answered(heard: Heard<'_>, peer: Peer, since: Micros, status: u16, end: End, cx: &mut Context<'_>) {
+/// A request was answered without an engine.
+pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: &mut Context<'_>) {
     // Pages of the front's own are asked for by probes, several a second.
     if end != End::Whole {
         let (slot, pool, reason) = (RequestKey::NONE, RequestKey::NONE, RequestKey::NO_REASON);
         cx.stats.request(RequestKey { slot, pool, status, reason });
     }
-    let client = SocketAddr::new(peer.ip, peer.port);
+    let client = SocketAddr::new(came.peer.ip, came.peer.port);
     let blank = Record { client, status, ..Record::BLANK };
     let Heard { method, path, api, id } = heard;
     let (method, path, request_id) = (Short::new(method), Short::new(path), Short::new(id));
-    hand_over(Record { method, path, api, request_id, ..blank }, since, end, cx);
+    hand_over(Record { method, path, api, request_id, ..blank }, came.since, end, cx);
 }
 
 impl Exchange {
@@ -214,15 +226,15 @@ impl Exchange {
 fn hand_over(record: Record, since: Micros, end: End, cx: &mut Context<'_>) {
     // Switched off, perhaps since it began.
     let Some(recorder) = cx.lender.recorder else { return };
-    let mut place = recorder.place(cx.rules, cx.stats);
-    *place = Record {
+    let mut blank = recorder.blank(cx.rules, cx.stats);
+    *blank = Record {
         end,
         total: cx.now.saturating_sub(since),
         at: since.wrapping_add(cx.lender.wall_ahead.unwrap_or_default()),
         logged: cx.rules.access_log,
         ..record
     };
-    if recorder.queue.push(place).is_err() {
+    if recorder.queue.push(blank).is_err() {
         cx.stats.count(Count::RecordDropped);
     }
 }

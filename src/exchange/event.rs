@@ -56,8 +56,8 @@ pub enum Event<'a> {
     Spliced(u64),
     /// The upstream sends no more, or its connection is broken.
     UpstreamGone {
-        /// By FIN, not by a reset.
-        ended: bool,
+        /// Not by a reset.
+        by_fin: bool,
         /// Bytes acknowledged on it at its end.
         acknowledged: Option<u64>,
     },
@@ -157,11 +157,20 @@ impl Actions {
         self.list.push(action);
     }
 
-    /// Sends what `write` composes.
-    pub fn compose(&mut self, side: Side, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends what `write` composes, if that is anything, and answers what it answers.
+    pub fn compose<T>(&mut self, side: Side, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let start = self.scratch.len();
-        write(&mut self.scratch);
-        self.list.push(Action::Send(side, Source::Scratch(start..self.scratch.len())));
+        let answer = write(&mut self.scratch);
+        let written = start..self.scratch.len();
+        if !written.is_empty() {
+            self.push(Action::Send(side, Source::Scratch(written)));
+        }
+        answer
+    }
+
+    /// Sends a copy of these bytes.
+    pub fn bytes(&mut self, side: Side, bytes: &[u8]) {
+        self.compose(side, |out| out.extend_from_slice(bytes));
     }
 }
 

@@ -2,16 +2,32 @@
 
 use super::event::{Action, Context, Ending, Micros, Side};
 use super::refusals::{self, Refused};
-use super::{End, Exchange, Phase, Waiting};
+use super::{End, Exchange, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, RequestKey, Timing};
+use crate::http::Refusal;
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
-use crate::http::{Cause, Refusal, ToClient};
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
     pub(super) fn refuse(&mut self, refused: Refused, cx: &mut Context<'_>) {
-        let end = End::from(&refused.refusal);
+        let end = End::Refused(refused.refusal.cause);
+        self.answer(refused, end, cx);
+    }
+
+    /// The same for what its engine did, or did not do in time, and is counted as.
+    pub(super) fn engine_broke(&mut self, kind: Count, refused: Refused, cx: &mut Context<'_>) {
+        cx.stats.count(kind);
+        self.answer(refused, End::EngineBroke(kind), cx);
+    }
+
+    /// And where the reply was begun for certain.
+    pub(super) fn engine_cut(&mut self, kind: Count, cx: &mut Context<'_>) {
+        cx.stats.count(kind);
+        self.cut(End::EngineBroke(kind), cx);
+    }
+
+    fn answer(&mut self, refused: Refused, end: End, cx: &mut Context<'_>) {
         if self.reply.started {
             return self.cut(end, cx);
         }
@@ -20,16 +36,10 @@ impl Exchange {
         }
         self.reply.status = refused.refusal.status;
         self.keep_upstream = false;
-        let close = !self.upload.body.done() || !self.asked.framing.keep_alive || cx.draining;
-        let to = ToClient {
-            version: self.asked.version,
-            keep_alive: !close,
-            head_request: self.asked.framing.head_method,
-            request_id: Some(&self.asked.request_id),
-            explain: self.explain.as_deref(),
-        };
+        let to = self.to_client(cx);
+        let ending = if to.keep_alive { Ending::KeepAlive } else { Ending::Linger };
         refusals::answer(&refused, &to, (self.asked.shape, &self.asked.cors), cx);
-        self.end(if close { Ending::Linger } else { Ending::KeepAlive }, end, cx);
+        self.end(ending, end, cx);
     }
 
     /// Nobody listens at the endpoint any more. A vLLM that was told to end closes its listener and may keep its
@@ -49,35 +59,33 @@ impl Exchange {
         match self.phase {
             Phase::Await => {
                 self.blame(cx);
-                self.refuse(refusals::DESERTED.into(), cx);
+                self.engine_broke(Count::UpstreamFaultSilent, refusals::DESERTED.into(), cx);
             }
-            Phase::Relay => self.break_off(refusals::DESERTED, cx),
-            Phase::Tunnel => self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
-            _ => return,
+            Phase::Relay => self.break_off(Count::UpstreamFaultSilent, refusals::DESERTED, cx),
+            Phase::Tunnel => self.engine_cut(Count::UpstreamFaultSilent, cx),
+            _ => {}
         }
-        cx.stats.count(Count::UpstreamFaultSilent);
     }
 
     /// Whether its engine gave others something, in this silence and of late: in twice the time that a stream may be
     /// silent, since streams tell of it now and then alone.
     fn gives_others(&self, silent_since: Micros, cx: &Context<'_>) -> bool {
         let lately = cx.now.saturating_sub(2_000 * cx.rules.limits.deserted_timeout_ms);
-        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map(Leg::slot);
         slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, silent_since.max(lately)))
     }
 
     /// A deadline of the engine's passed.
     pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
-        cx.stats.count(Count::UpstreamFaultHeadTimeout);
         self.blame(cx);
-        self.refuse(refused, cx);
+        self.engine_broke(Count::UpstreamFaultHeadTimeout, refused, cx);
     }
 
     /// The engine failed a reply that was begun: says so where a client can read it, and cuts.
-    pub(super) fn break_off(&mut self, why: Refusal, cx: &mut Context<'_>) {
+    pub(super) fn break_off(&mut self, kind: Count, why: Refusal, cx: &mut Context<'_>) {
         self.blame(cx);
         self.tell_in_stream(why, cx);
-        self.cut(End::EngineBroke(why.cause), cx);
+        self.engine_cut(kind, cx);
     }
 
     /// A last event of a stream, as its API has them: only between two events, and between two chunks.
@@ -156,18 +164,13 @@ impl Exchange {
             }
             Waiting::FirstToken => {
                 self.was_silent(cx);
-                cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);
-                self.break_off(refusals::REPLY_TIMEOUT, cx);
+                self.break_off(Count::UpstreamFaultFirstTokenTimeout, refusals::REPLY_TIMEOUT, cx);
             }
             Waiting::Chunk => {
                 self.was_silent(cx);
-                cx.stats.count(Count::UpstreamFaultChunkTimeout);
-                self.break_off(refusals::REPLY_TIMEOUT, cx);
+                self.break_off(Count::UpstreamFaultChunkTimeout, refusals::REPLY_TIMEOUT, cx);
             }
-            Waiting::Tunnel => {
-                cx.stats.count(Count::UpstreamFaultChunkTimeout);
-                self.cut(End::EngineBroke(Cause::EngineTimeout), cx);
-            }
+            Waiting::Tunnel => self.engine_cut(Count::UpstreamFaultChunkTimeout, cx),
             Waiting::ClientReads if !client_stalls => self.wait_for_client(cx),
             Waiting::ClientReads => {
                 cx.stats.count(Count::ClientStalled);
@@ -194,7 +197,7 @@ impl Exchange {
         self.phase = Phase::Done;
     }
 
-    /// The one exit: accounts first, then gives everything back.
+    /// The one exit but for a fault of ours: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
         self.count_end(cx);
@@ -222,7 +225,7 @@ impl Exchange {
     /// Of which pool, endpoint and status it was, and what it was chosen by.
     fn count_end(&self, cx: &mut Context<'_>) {
         let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
-        let slot = self.leg.as_ref().map_or(RequestKey::NONE, |leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map_or(RequestKey::NONE, Leg::slot);
         let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
         cx.stats.request(RequestKey { slot, pool, status: self.reply.status, reason });
         if pool != RequestKey::NONE {

@@ -1,17 +1,135 @@
-//! What of an error's body is waited for before its head goes on: errors are judged by their words, and what is refused
-//! for load may go elsewhere as long as its client has seen nothing.
+//! By what a reply is judged: its status, and the words that engines write when they fail. An error's are waited for
+//! before its head goes on: what is refused for load may go elsewhere as long as its client has seen nothing.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use memchr::memmem::{self, Finder};
 
 use super::Exchange;
 use super::event::{Context, Side};
 use crate::http::rewrite::Form;
-use crate::http::{Body, BodyLength, Known, ReplyFraming, ResponseHead};
+use crate::http::{Body, BodyLength, ReplyFraming, ResponseHead};
+use crate::scan::Api;
 
 /// So much of an error's body is read before its head is passed on.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 /// And so much of it with the framing of its chunks, which may be many times what they hold.
 const FRAMED_BYTES_MAX: usize = 2 * ERROR_BYTES_MAX;
+
+/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its
+/// message begins so: what follows may be of a server that a client had it ask for an image.
+const DRAINING: &[u8] = b"cannot schedule new futures";
+const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
+/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there,
+/// one that takes no connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that
+/// could not be had or read.
+const NOT_FETCHED: [&[u8]; 6] = [
+    b"Cannot connect to host ",
+    b"Connection timeout to host ",
+    b"Server disconnected",
+    b", url='http",
+    b", url=URL(",
+    b"Error while loading data ",
+];
+/// vLLM, where it is itself that failed.
+const OWN: &[u8] = b"EngineCore";
+/// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
+const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
+/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
+/// was executed.
+const BUSY: [&[u8]; 3] = [
+    b"currently busy and cannot accept new requests",
+    b"reached its prefill token backlog limit",
+    b"request queue is full",
+];
+/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
+/// may have run for a while.
+const GIVEN_UP: [&[u8]; 4] = [
+    b"aborted by a higher priority request",
+    b"Request waiting timeout reached",
+    b"Request running timeout reached",
+    b"Using priority is disabled for this server",
+];
+
+/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
+/// it had tried before, where it says so, its operator allows it.
+const NO_UPSTREAM: &[u8] = b"no healthy upstream";
+const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
+const NOT_CONNECTED: &[u8] = b"connection failure";
+
+/// How vLLM begins the event of an error. In a token's text the quotes would be escaped.
+static ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"error\""));
+/// How vLLM and SGLang begin it where they speak as Anthropic,
+static MESSAGES_ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"type\":\"error\""));
+/// and what says there whose error it is.
+const MESSAGES_ERROR_TYPE: &[u8] = b"\"error\":{\"type\":\"";
+/// SGLang, there, of whatever went wrong behind the stream's head: a full queue, a prompt that is too long, itself.
+const STREAM_FAILED: &[u8] = b"\"message\":\"Stream processing error\"";
+/// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
+/// the end, and there is the code.
+const PRINTED_CODE: &[u8] = b"'code': ";
+/// In that event: the server's error,
+const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
+/// or the client's.
+const CLIENT_ERROR: [&[u8]; 2] = [b"\"code\": 4", b"\"code\":4"];
+/// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
+const BUSY_CODE: [&[u8]; 2] = [b"\"code\": 503", b"\"code\":503"];
+
+/// What a reply's status and, for some errors, its body say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Nothing, before its last byte has come.
+    Neutral,
+    /// Too many requests for this engine.
+    BackPressure,
+    /// The same, and certainly not executed.
+    Busy,
+    Fault,
+    /// The same, and certainly not executed: it was not reached.
+    NotReached,
+    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or
+    /// that cannot be read; or one of SGLang's that does not say what was wrong.
+    MayBeTheClients,
+    /// It takes no request any more.
+    Drains,
+}
+
+impl Verdict {
+    /// Whether nothing of the request was executed, so that it may go to another engine.
+    pub(super) fn goes_elsewhere(self) -> bool {
+        matches!(self, Verdict::Busy | Verdict::NotReached)
+    }
+
+    /// Whether nothing of its prompt was computed: with this status, the client's doing too.
+    pub(super) fn was_refused(self, status: u16) -> bool {
+        let by_its_words = self.goes_elsewhere() || matches!(self, Verdict::Drains | Verdict::MayBeTheClients);
+        by_its_words || (400..500).contains(&status)
+    }
+}
+
+/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the
+/// beginning of an error's body, if it is at hand, and by whether images or the like were asked about: of a server that
+/// never answers vLLM says nothing at all, and of others each version something else.
+pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
+    let says = |words: &[u8]| memmem::find(body, words).is_some();
+    let drains = || {
+        let before = memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
+        MESSAGE.iter().any(|message| before.ends_with(message))
+    };
+    let not_reached = || body.starts_with(NO_UPSTREAM) || body.starts_with(UPSTREAM_ERROR) && says(NOT_CONNECTED);
+    match status {
+        429 => Verdict::BackPressure,
+        503 if BUSY.into_iter().any(says) => Verdict::Busy,
+        503 if not_reached() => Verdict::NotReached,
+        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
+        500 if drains() => Verdict::Drains,
+        500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
+        500 if media && !says(OWN) => Verdict::MayBeTheClients,
+        500 | 502..=504 => Verdict::Fault,
+        _ => Verdict::Neutral,
+    }
+}
 
 /// The words by which a reply is judged.
 pub(super) enum Words<'a> {
@@ -25,7 +143,7 @@ impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
     pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8]) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        if !matches!(head.status, 500 | 503) || is_coded(head) {
+        if !matches!(head.status, 500 | 503) || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
@@ -63,11 +181,69 @@ fn in_chunks(framed: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether an engine that has enough to do may say so here in words that cannot be read.
 pub(super) fn hides_words(head: &ResponseHead<'_>, framing: &ReplyFraming) -> bool {
-    framing.body == BodyLength::UntilClose || is_coded(head)
+    framing.body == BodyLength::UntilClose || head.fields.is_encoded()
 }
 
-fn is_coded(head: &ResponseHead<'_>) -> bool {
-    head.list.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+/// What an error inside a stream says of its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It failed.
+    Failed,
+    /// It has enough to do.
+    Busy,
+    /// One of both, or the client asked for what cannot be done.
+    MayBeTheClients,
+    /// Nothing: the client did.
+    TheClients,
+}
+
+/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in
+/// two is not seen: this only tells of an engine's health, and engines write an event in one piece.
+pub(super) fn tells_of_error(bytes: &[u8], api: Api) -> Option<(usize, Told)> {
+    let (begins, told) = match ERROR_EVENT.find(bytes) {
+        Some(begins) => (begins, told_by_code(line_at(bytes, begins))?),
+        None if api == Api::Messages => {
+            let begins = MESSAGES_ERROR_EVENT.find(bytes)?;
+            (begins, told_by_type(line_at(bytes, begins)))
+        }
+        None => return None,
+    };
+    Some((begins, told))
+}
+
+fn line_at(bytes: &[u8], begins: usize) -> &[u8] {
+    let event = bytes.get(begins..).unwrap_or_default();
+    event.split(|&byte| byte == b'\n').next().unwrap_or_default()
+}
+
+fn told_by_code(line: &[u8]) -> Option<Told> {
+    let says = |words: &[u8]| memmem::find(line, words).is_some();
+    match SERVER_ERROR.into_iter().any(says) {
+        true if BUSY_CODE.into_iter().any(says) => Some(Told::Busy),
+        true => Some(Told::Failed),
+        false => CLIENT_ERROR.into_iter().any(says).then_some(Told::TheClients),
+    }
+}
+
+fn told_by_type(line: &[u8]) -> Told {
+    let behind = |at: usize| line.get(at + MESSAGES_ERROR_TYPE.len()..);
+    let named = memmem::find(line, MESSAGES_ERROR_TYPE).and_then(behind).unwrap_or_default();
+    match named.split(|&byte| byte == b'"').next().unwrap_or_default() {
+        b"overloaded_error" | b"rate_limit_error" => Told::Busy,
+        b"invalid_request_error" | b"not_found_error" | b"request_too_large" => Told::TheClients,
+        b"api_error" if memmem::find(line, STREAM_FAILED).is_some() => Told::MayBeTheClients,
+        b"internal_error" => told_by_printed_code(line),
+        _ => Told::Failed,
+    }
+}
+
+fn told_by_printed_code(line: &[u8]) -> Told {
+    let code = memmem::find(line, PRINTED_CODE).and_then(|at| line.get(at + PRINTED_CODE.len()..));
+    match code {
+        Some([b'4', ..]) => Told::TheClients,
+        Some([b'5', b'0', b'3', ..]) => Told::Busy,
+        _ => Told::Failed,
+    }
 }
 
 impl Exchange {
@@ -85,11 +261,143 @@ impl Exchange {
                 Form::Nothing => b"",
                 Form::Chunks | Form::Bare => data,
             };
-            if !passes.is_empty() {
-                cx.actions.compose(Side::Client, |out| out.extend_from_slice(passes));
-            }
+            cx.actions.bytes(Side::Client, passes);
             self.reframe_reply(part.kind, cx);
             held = held.get(part.len..).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_judged() {
+        let busy = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests. Please"}}"#;
+        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+        let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
+        let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
+        let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
+        let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
+        let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
+        let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
+        let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
+        let not_connected =
+            b"upstream connect error or disconnect/reset before headers. reset reason: connection failure";
+        let retried = b"upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
+        let terminated =
+            b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
+        let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
+        for (status, names_a_time, body, expected) in [
+            (200, false, &drains[..], Verdict::Neutral),
+            (400, false, b"", Verdict::Neutral),
+            (404, false, drains, Verdict::Neutral),
+            (429, false, b"", Verdict::BackPressure),
+            (500, false, b"", Verdict::Fault),
+            (500, true, busy, Verdict::Fault),
+            (500, false, drains, Verdict::Drains),
+            (500, false, not_there, Verdict::MayBeTheClients),
+            (500, false, says_no, Verdict::MayBeTheClients),
+            (500, false, unsaid, Verdict::MayBeTheClients),
+            (500, false, gone, Verdict::MayBeTheClients),
+            (500, false, late, Verdict::MayBeTheClients),
+            (500, false, unread, Verdict::MayBeTheClients),
+            (501, false, b"", Verdict::Neutral),
+            (502, false, b"", Verdict::Fault),
+            (503, false, b"", Verdict::Fault),
+            (503, true, b"", Verdict::BackPressure),
+            (
+                503,
+                false,
+                br#"{"message":"The request is aborted by a higher priority request."}"#,
+                Verdict::BackPressure,
+            ),
+            (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
+            (503, false, busy, Verdict::Busy),
+            (503, false, backlog, Verdict::Busy),
+            (503, false, drains, Verdict::Fault),
+            (503, false, b"no healthy upstream", Verdict::NotReached),
+            (503, true, b"no healthy upstream", Verdict::NotReached),
+            (503, false, not_connected, Verdict::NotReached),
+            (503, false, retried, Verdict::NotReached),
+            (503, false, terminated, Verdict::Fault),
+            (503, false, quoted, Verdict::Fault),
+            (504, false, not_connected, Verdict::Fault),
+            (504, false, b"", Verdict::Fault),
+        ] {
+            assert_eq!(judge(status, names_a_time, body, false), expected, "{status} {}", body.escape_ascii());
+        }
+    }
+
+    /// A fetch that timed out has an empty message, and vLLM of old has no words for any.
+    #[test]
+    fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
+        let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
+        let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
+        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
+        for (status, body, expected) in [
+            (500, &unsaid[..], Verdict::MayBeTheClients),
+            (500, b"Internal Server Error", Verdict::MayBeTheClients),
+            (500, own, Verdict::Fault),
+            (500, drains, Verdict::Drains),
+            (502, b"", Verdict::Fault),
+            (503, unsaid, Verdict::Fault),
+        ] {
+            assert_eq!(judge(status, false, body, true), expected, "{status} {}", body.escape_ascii());
+        }
+        assert_eq!(judge(500, false, unsaid, false), Verdict::Fault);
+    }
+
+    #[test]
+    fn an_engines_error_is_told_from_a_clients_and_from_text() {
+        for (piece, expected) in [
+            (
+                &br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..],
+                Some((0, Told::Failed)),
+            ),
+            (
+                br#"data: {"error": {"message": "The request queue is full.", "param": null, "code": 503}}"#,
+                Some((0, Told::Busy)),
+            ),
+            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some((16, Told::Busy))),
+            (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", Some((0, Told::TheClients))),
+            (b"data: {\"error\":{\"message\":\"no code\"}}\n\n", None),
+            (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
+            (b"data: {\"id\":1}\n\n", None),
+        ] {
+            for api in [Api::Chat, Api::Messages] {
+                assert_eq!(tells_of_error(piece, api), expected, "{}", piece.escape_ascii());
+            }
+        }
+        // As vLLM and SGLang write it in streams of messages, and others who speak as Anthropic.
+        for (error, expected) in [
+            (r#"{"type":"internal_error","message":"EngineCore"}"#, Told::Failed),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 400}}, in"}"#,
+                Told::TheClients,
+            ),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 503}}, in"}"#,
+                Told::Busy,
+            ),
+            (
+                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'En...am': None, 'code': 500}}, in"}"#,
+                Told::Failed,
+            ),
+            (r#"{"type":"api_error","message":"The engine broke off"}"#, Told::Failed),
+            (r#"{"type":"api_error","message":"Stream processing error"}"#, Told::MayBeTheClients),
+            (r#"{"type":"overloaded_error","message":"Overloaded"}"#, Told::Busy),
+            (r#"{"type":"rate_limit_error","message":""}"#, Told::Busy),
+            (r#"{"type":"invalid_request_error","message":"overloaded_error"}"#, Told::TheClients),
+            ("null", Told::Failed),
+        ] {
+            let piece = format!("event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n");
+            assert_eq!(tells_of_error(piece.as_bytes(), Api::Messages), Some((13, expected)), "{error}");
+            assert_eq!(tells_of_error(piece.as_bytes(), Api::Chat), None, "{error}: there it may be anything");
+            let said = piece.replace('"', "\\\"");
+            let text = format!("event: content_block_delta\ndata: {{\"delta\":{{\"text\":\"{said}\"}}}}\n\n");
+            assert_eq!(tells_of_error(text.as_bytes(), Api::Messages), None, "{error}");
         }
     }
 }

@@ -161,7 +161,7 @@ impl Lender {
     }
 
     /// An exchange in memory of its own.
-    pub fn place(&mut self, exchange: Exchange) -> Box<Exchange> {
+    pub fn boxed(&mut self, exchange: Exchange) -> Box<Exchange> {
         match self.over.pop() {
             Some(mut spare) => {
                 *spare = exchange;

@@ -151,9 +151,9 @@ struct Asked {
     credential: Option<Credential>,
     /// And where they do.
     realm: Realm,
-    /// A good answer is its engine's, and not of the HTTP server before that.
+    /// A good answer shows that the engine computes, not only that its HTTP server is there.
     proves: bool,
-    /// It says at least that what the request shows is let in, whenever its engine comes to it.
+    /// As far as the head tells: a 2xx shows that its key was let in, also where it runs in the background.
     proves_key: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
@@ -188,6 +188,12 @@ struct Leg {
     noted: Option<noted::Noted>,
 }
 
+impl Leg {
+    fn slot(&self) -> u16 {
+        self.admission.endpoint().slot
+    }
+}
+
 /// One request and its response. In memory it is as it stands here: what each chunk of a reply reads or writes comes
 /// first, side by side. Among thousands of streams no cache holds any of it, and each further line that a chunk touches
 /// is one more wait for memory.
@@ -198,7 +204,7 @@ pub struct Exchange {
     queued: Option<Box<Queued>>,
     deadline: Option<(Micros, Waiting)>,
     pool: Option<PoolId>,
-    /// The one that there was when the head came.
+    /// The pool that was the only one when the head came.
     only: Option<PoolId>,
     phase: Phase,
     /// This side's kernel is full: the other side is held back.
@@ -265,7 +271,7 @@ impl Exchange {
             (_, Event::Pushed(len)) => self.after_push(len, cx),
             (_, Event::Reply(bytes)) => self.take_reply(bytes, cx),
             (_, Event::Spliced(len)) => self.spliced(len, cx),
-            (_, Event::UpstreamGone { ended, acknowledged }) => self.upstream_gone(ended, acknowledged, cx),
+            (_, Event::UpstreamGone { by_fin, acknowledged }) => self.upstream_gone(by_fin, acknowledged, cx),
             (_, Event::Full(side)) => self.full(side, cx),
             (_, Event::Drained(side)) => self.drained(side, cx),
             (_, Event::Deserted) => self.deserted(cx),

@@ -9,10 +9,11 @@ use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Lender};
 use crate::counters::stats::{Count, ShardStats};
 use crate::counters::{Admission, Prediction};
-use crate::fleet::{EndpointId, Rung};
+use crate::fleet::{EndpointId, Method, Rung};
 use crate::index::{Index, Missed};
 use crate::limits::BLOCK_BYTES;
 use crate::policy::Tokens;
+use crate::scan::Api;
 use crate::snapshot::PoolId;
 
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
@@ -35,16 +36,16 @@ pub(super) struct Noted {
 
 /// What a prompt asks of its endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Demand {
-    pub(super) tokens: Tokens,
+struct Demand {
+    tokens: Tokens,
     /// Text that as many tokens stand for.
-    pub(super) bytes: u64,
-    pub(super) stage: Stage,
+    bytes: u64,
+    stage: Stage,
 }
 
 /// How far a request is on its way to its engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
+enum Stage {
     /// It was chosen for before it was read to its end, and nothing of its demand counts yet: nothing is computed
     /// before all of it was sent, and it may be long in coming, or never come.
     Comes,
@@ -55,12 +56,46 @@ pub(super) enum Stage {
 
 impl Noted {
     /// Nothing is noted in the index yet.
-    pub(super) fn of(prediction: Prediction, demand: Demand) -> Noted {
+    fn of(prediction: Prediction, demand: Demand) -> Noted {
         Noted { prediction, first_new: FirstNew::default(), demand, kept: None }
     }
 }
 
 impl Exchange {
+    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted,
+    /// where all of it is there, and what there is to learn is learnt. Answers what it is thought to hold by now.
+    pub(super) fn charge_tokens(
+        &mut self,
+        tokens: Option<Tokens>,
+        looked_up: Option<LookedUp>,
+        admission: &mut Admission,
+        cx: &mut Context<'_>,
+    ) -> Option<Noted> {
+        let tokens = tokens?;
+        let Tokens { held, new, predicted } = tokens;
+        let endpoint = admission.endpoint();
+        let looked_up = looked_up.unwrap_or_default();
+        let LookedUp { text_alone, no_text_bytes, batch, several, .. } = looked_up;
+        if several {
+            admission.counts_several();
+        }
+        let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
+        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + no_text_bytes, stage };
+        if stage == Stage::There {
+            demand.count(self.pool, admission, cx);
+        }
+        let method = if is_exact(endpoint, looked_up, cx) { Method::Precise } else { Method::Warm };
+        let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
+        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
+        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
+        let mut noted = Noted::of(prediction, demand);
+        match self.stranger {
+            true => noted.kept = self.kept(looked_up, cx),
+            false => self.learn(&mut noted, endpoint, Some(looked_up), cx),
+        }
+        Some(noted)
+    }
+
     /// That this endpoint is asked for the prompt, how long that is, and, where it was looked up, that it will be held
     /// there.
     pub(super) fn learn(
@@ -91,6 +126,23 @@ impl Exchange {
         }
         if before != Stage::Sent {
             admission.prompted(noted.demand.bytes);
+        }
+    }
+
+    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were
+    /// computed.
+    pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
+        match &mut self.leg {
+            Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),
+            Some(leg) => leg.admission.timed(cx.now - self.sent),
+            None => {}
+        }
+    }
+
+    /// The engine has computed the prompt: the first token is there, or the head of a reply that shows none.
+    pub(super) fn prompt_computed(&mut self) {
+        if let Some(leg) = &mut self.leg {
+            leg.admission.computed();
         }
     }
 
@@ -159,7 +211,7 @@ impl Exchange {
 }
 
 impl Demand {
-    pub(super) fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
+    fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
         let Tokens { held, new, .. } = self.tokens;
         admission.computes(new);
         cx.stats.add(Count::PromptTokensHeld, held.into());
@@ -178,7 +230,7 @@ impl Demand {
 }
 
 /// Whether its endpoint tells itself what it holds of a prompt that was looked up so.
-pub(super) fn is_exact(endpoint: EndpointId, looked_up: LookedUp, cx: &Context<'_>) -> bool {
+fn is_exact(endpoint: EndpointId, looked_up: LookedUp, cx: &Context<'_>) -> bool {
     let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
     looked_up.rendered && rung.is_some_and(Rung::is_exact)
 }

@@ -5,104 +5,22 @@
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
 //! looks idle, and would draw every request that goes by load.
 
-use super::event::{Context, Micros};
-use super::tap::Told;
-use super::{Exchange, Phase};
+use super::event::{Action, Context, Micros};
+use super::judged::{Told, Verdict, hides_words, judge};
+use super::noted::Noted;
+use super::{Exchange, Leg, Phase};
 use crate::counters::stats::Count;
-use crate::http;
+use crate::http::{self, Known, ReplyFraming, ResponseHead};
 use crate::scan::Api;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Pool, Snapshot};
 
-/// Who leaves after so long, and has had nothing of an answer, may have found an engine that hangs.
+/// A client that had nothing of an answer for so long may have found an engine that hangs;
 const LEFT_WAITING: Micros = 30_000_000;
-/// And has found one after so many times as long as that may take to compute what it has to.
+/// it has, after so many times the time that what is pending there may take.
 const PREFILLS: Micros = 3;
-/// A vLLM that drains says so to every new request, at once, while `/health` goes on answering 200. Only where its
-/// message begins so: what follows may be of a server that a client had it ask for an image.
-const DRAINING: &[u8] = b"cannot schedule new futures";
-const MESSAGE: [&[u8]; 2] = [b"\"message\":\"", b"\"message\": \""];
-/// How aiohttp, by which vLLM fetches what prompts name by its URL, says that it cannot: a server that is not there,
-/// one that takes no connection in time, one that goes, and one that answers with an error. Last, SGLang, of media that
-/// could not be had or read.
-const NOT_FETCHED: [&[u8]; 6] = [
-    b"Cannot connect to host ",
-    b"Connection timeout to host ",
-    b"Server disconnected",
-    b", url='http",
-    b", url=URL(",
-    b"Error while loading data ",
-];
-/// vLLM, where it is itself that failed.
-const OWN: &[u8] = b"EngineCore";
-/// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
-const ANY_ERROR: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
-/// was executed.
-const BUSY: [&[u8]; 3] = [
-    b"currently busy and cannot accept new requests",
-    b"reached its prefill token backlog limit",
-    b"request queue is full",
-];
-/// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
-/// may have run for a while.
-const GIVEN_UP: [&[u8]; 4] = [
-    b"aborted by a higher priority request",
-    b"Request waiting timeout reached",
-    b"Request running timeout reached",
-    b"Using priority is disabled for this server",
-];
-
-/// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
-/// it had tried before, where it says so, its operator allows it.
-const NO_UPSTREAM: &[u8] = b"no healthy upstream";
-const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
-const NOT_CONNECTED: &[u8] = b"connection failure";
-
 /// How the paths end of what no engine is asked about, under whatever prefix.
 const TOLD_ALONE: [&[u8]; 7] =
     [b"/tokenize", b"/detokenize", b"/count_tokens", b"/render", b"/derender", b"/cancel", b"/ping"];
-
-/// What a reply's status and, for some errors, its body say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
-    /// Nothing, before its last byte has come.
-    Neutral,
-    /// Too many requests for this engine.
-    BackPressure,
-    /// The same, and certainly not executed.
-    Busy,
-    Fault,
-    /// The same, and certainly not executed: it was not reached.
-    NotReached,
-    /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or
-    /// that cannot be read; or one of SGLang's that does not say what was wrong.
-    MayBeTheClients,
-    /// It takes no request any more.
-    Drains,
-}
-
-/// Judges a final reply by status, by whether it names a time to come back, or may in words that cannot be read, by the
-/// beginning of an error's body, if it is at hand, and by whether images or the like were asked about: of a server that
-/// never answers vLLM says nothing at all, and of others each version something else.
-pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> Verdict {
-    let says = |words: &[u8]| memchr::memmem::find(body, words).is_some();
-    let drains = || {
-        let before = memchr::memmem::find(body, DRAINING).and_then(|at| body.get(..at)).unwrap_or_default();
-        MESSAGE.iter().any(|message| before.ends_with(message))
-    };
-    let not_reached = || body.starts_with(NO_UPSTREAM) || body.starts_with(UPSTREAM_ERROR) && says(NOT_CONNECTED);
-    match status {
-        429 => Verdict::BackPressure,
-        503 if BUSY.into_iter().any(says) => Verdict::Busy,
-        503 if not_reached() => Verdict::NotReached,
-        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
-        500 if drains() => Verdict::Drains,
-        500 if NOT_FETCHED.into_iter().any(says) || says(ANY_ERROR) => Verdict::MayBeTheClients,
-        500 if media && !says(OWN) => Verdict::MayBeTheClients,
-        500 | 502..=504 => Verdict::Fault,
-        _ => Verdict::Neutral,
-    }
-}
 
 /// Whether an answer tells that the engine computes. What is only read, or put away, a preflight, and what tells of a
 /// prompt the HTTP server before it answers by itself, whatever has become of the engine.
@@ -116,7 +34,7 @@ impl Exchange {
     /// The endpoint failed this request: counted once a leg.
     pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.admission.endpoint().slot) {
+        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.slot()) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -157,7 +75,7 @@ impl Exchange {
             }
         }
         let Some(leg) = &self.leg else { return };
-        if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.admission.endpoint().slot) {
+        if verdict == Verdict::Drains && cx.counters.outcomes().bar(leg.slot()) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -203,7 +121,7 @@ impl Exchange {
     /// Its engine answered it: whether nothing of the answer was a fault.
     pub(super) fn answers_well(&self, cx: &Context<'_>) -> bool {
         let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) else { return false };
-        cx.counters.outcomes().good(leg.admission.endpoint().slot);
+        cx.counters.outcomes().good(leg.slot());
         true
     }
 
@@ -211,7 +129,7 @@ impl Exchange {
     /// nobody else be served there meanwhile.
     pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
         let Some(leg) = &self.leg else { return };
-        let slot = leg.admission.endpoint().slot;
+        let slot = leg.slot();
         cx.stats.first_token_of(slot, cx.now - self.sent);
         if !self.asked.proves {
             return;
@@ -225,14 +143,41 @@ impl Exchange {
     /// Its client has something that the engine computed.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {
-            cx.counters.outcomes().gives(leg.admission.endpoint().slot, cx.now);
+            cx.counters.outcomes().gives(leg.slot(), cx.now);
         }
     }
 
+    /// Takes to account what the reply says of its engine. False: its client does not get it, since the request goes
+    /// elsewhere, or was answered by us.
+    pub(super) fn is_for_its_client(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        words: &[u8],
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let is_for_now = head.fields.has(Known::RetryAfter) || hides_words(head, framing);
+        let verdict = judge(head.status, is_for_now, words, self.asked.media);
+        self.note_reply(verdict, head.status, cx);
+        let was_refused = verdict.was_refused(head.status);
+        if was_refused {
+            self.was_not_computed(cx);
+        }
+        if verdict.goes_elsewhere() && self.may_spill(cx) {
+            cx.actions.push(Action::Dismiss { reuse: false });
+            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
+            return false;
+        }
+        if was_refused {
+            self.pay_back(cx);
+        }
+        self.is_let_in(head.status, cx)
+    }
+
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
-    pub(super) fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
+    fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
-            cx.counters.outcomes().was_not_found(leg.admission.endpoint().slot);
+            cx.counters.outcomes().was_not_found(leg.slot());
         }
         self.note(verdict, cx);
     }
@@ -242,13 +187,13 @@ impl Exchange {
     /// urgent ones.
     pub(super) fn was_silent(&mut self, cx: &Context<'_>) {
         let since = self.sent.max(self.reply.last);
-        let slot = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let slot = self.leg.as_ref().map(Leg::slot);
         if slot.is_some_and(|slot| cx.counters.outcomes().gave_since(slot, since)) {
             self.charge();
         }
     }
 
-    /// The same of one token after the other: told now and then, and nothing shared is read meanwhile.
+    /// Its client has one token after the other: told now and then, and nothing shared is read meanwhile.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
         if cx.rules.telling.is_due(self.reply.last, cx.now) && self.asked.proves {
@@ -268,7 +213,7 @@ impl Exchange {
             _ => false,
         };
         let Some(leg) = self.leg.as_ref().filter(|leg| waits && !leg.charged) else { return };
-        let (slot, since) = (leg.admission.endpoint().slot, self.sent.max(self.whole));
+        let (slot, since) = (leg.slot(), self.sent.max(self.whole));
         let waited = cx.now.saturating_sub(since);
         if waited < LEFT_WAITING || cx.counters.outcomes().gave_since(slot, since) {
             return;
@@ -284,6 +229,16 @@ impl Exchange {
         self.charge();
     }
 
+    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to
+    /// hold may be gone.
+    fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
+        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
+        let unread = self.upload.bytes as f64 / f64::from(Pool::TOKEN_BYTES);
+        let tokens = noted.map_or(unread as u64, |Noted { prediction, .. }| prediction.tokens.into());
+        let loads = cx.counters.loads();
+        tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))
+    }
+
     /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one:
     /// once, if all of it is still here, there is another that was not tried and for which it is not too long, and the
     /// budget for retries allows it.
@@ -294,7 +249,7 @@ impl Exchange {
     /// Whether nobody is left to choose, of those for whom it is not too long, beside the endpoint that this request is at.
     pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
         let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
-        let here = self.leg.as_ref().map(|leg| leg.admission.endpoint().slot);
+        let here = self.leg.as_ref().map(Leg::slot);
         let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
         slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
     }
@@ -302,12 +257,13 @@ impl Exchange {
     /// Gives the endpoint up for this request; it is not tried again.
     pub(super) fn leave_endpoint(&mut self, cx: &mut Context<'_>) {
         if let Some(leg) = &self.leg {
-            self.tried.push(leg.admission.endpoint().slot);
+            self.tried.push(leg.slot());
         }
         self.drop_leg(cx);
     }
 
-    /// The one place where a request stops being counted in flight: at once, or where it failed a while later.
+    /// The one place, but for a fault of ours, where a request stops being counted in flight: at once, or where it failed
+    /// a while later.
     pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>) -> bool {
         self.take_kept(cx);
         let Some(leg) = self.leg.take() else { return false };
@@ -317,87 +273,5 @@ impl Exchange {
             cx.lender.charges.release(leg.admission);
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replies_are_judged() {
-        let busy = br#"{"error":{"message":"The engine is currently busy and cannot accept new requests. Please"}}"#;
-        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
-        let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
-        let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
-        let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
-        let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
-        let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
-        let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
-        let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
-        let not_connected =
-            b"upstream connect error or disconnect/reset before headers. reset reason: connection failure";
-        let retried = b"upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
-        let terminated =
-            b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
-        let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
-        for (status, names_a_time, body, expected) in [
-            (200, false, &drains[..], Verdict::Neutral),
-            (400, false, b"", Verdict::Neutral),
-            (404, false, drains, Verdict::Neutral),
-            (429, false, b"", Verdict::BackPressure),
-            (500, false, b"", Verdict::Fault),
-            (500, true, busy, Verdict::Fault),
-            (500, false, drains, Verdict::Drains),
-            (500, false, not_there, Verdict::MayBeTheClients),
-            (500, false, says_no, Verdict::MayBeTheClients),
-            (500, false, unsaid, Verdict::MayBeTheClients),
-            (500, false, gone, Verdict::MayBeTheClients),
-            (500, false, late, Verdict::MayBeTheClients),
-            (500, false, unread, Verdict::MayBeTheClients),
-            (501, false, b"", Verdict::Neutral),
-            (502, false, b"", Verdict::Fault),
-            (503, false, b"", Verdict::Fault),
-            (503, true, b"", Verdict::BackPressure),
-            (
-                503,
-                false,
-                br#"{"message":"The request is aborted by a higher priority request."}"#,
-                Verdict::BackPressure,
-            ),
-            (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
-            (503, false, busy, Verdict::Busy),
-            (503, false, backlog, Verdict::Busy),
-            (503, false, drains, Verdict::Fault),
-            (503, false, b"no healthy upstream", Verdict::NotReached),
-            (503, true, b"no healthy upstream", Verdict::NotReached),
-            (503, false, not_connected, Verdict::NotReached),
-            (503, false, retried, Verdict::NotReached),
-            (503, false, terminated, Verdict::Fault),
-            (503, false, quoted, Verdict::Fault),
-            (504, false, not_connected, Verdict::Fault),
-            (504, false, b"", Verdict::Fault),
-        ] {
-            assert_eq!(judge(status, names_a_time, body, false), expected, "{status} {}", body.escape_ascii());
-        }
-    }
-
-    /// A fetch that timed out has an empty message, and vLLM of old has no words for any.
-    #[test]
-    fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
-        let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
-        let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
-        let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
-        for (status, body, expected) in [
-            (500, &unsaid[..], Verdict::MayBeTheClients),
-            (500, b"Internal Server Error", Verdict::MayBeTheClients),
-            (500, own, Verdict::Fault),
-            (500, drains, Verdict::Drains),
-            (502, b"", Verdict::Fault),
-            (503, unsaid, Verdict::Fault),
-        ] {
-            assert_eq!(judge(status, false, body, true), expected, "{status} {}", body.escape_ascii());
-        }
-        assert_eq!(judge(500, false, unsaid, false), Verdict::Fault);
     }
 }

@@ -4,6 +4,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::End;
 use super::admit::Opened;
+use super::cors::Cors;
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
 use crate::counters::stats::Count;
@@ -14,6 +15,8 @@ use crate::scan::Api;
 pub(super) enum Answer {
     Json(bytes::Bytes),
     Healthy,
+    /// Nobody is there to serve, or not for long. Who asks is told so: no request was refused.
+    Unhealthy,
     Refused(Refused),
 }
 
@@ -21,7 +24,8 @@ impl Answer {
     /// Its status, and how the request ends with it.
     pub(super) fn outcome(&self) -> (u16, End) {
         match self {
-            Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
+            Answer::Refused(refused) => (refused.refusal.status, End::Refused(refused.refusal.cause)),
+            Answer::Unhealthy => (refusals::NO_ENDPOINT.status, End::Whole),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
         }
     }
@@ -33,7 +37,7 @@ pub(super) fn own_answer(
     framing: &RequestFraming,
     cx: &Context<'_>,
 ) -> Option<Answer> {
-    let (path, is_read) = (head.path(), matches!(head.method, b"GET" | b"HEAD"));
+    let (path, is_read) = (head.path, matches!(head.method, b"GET" | b"HEAD"));
     let is_health = http::without_query(path) == b"/health";
     if is_read && is_health {
         return Some(health(cx));
@@ -62,7 +66,7 @@ fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
     let stays = !cx.leaving && (!cx.draining || cx.has_successor);
     let serving = stays && endpoints.any(|endpoint| endpoint.health.takes_requests());
-    if serving { Answer::Healthy } else { Answer::Refused(refusals::NO_ENDPOINT.into()) }
+    if serving { Answer::Healthy } else { Answer::Unhealthy }
 }
 
 /// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
@@ -70,7 +74,7 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
     let rest = http::without_query(path).strip_prefix(b"/v1/models")?;
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
-    let key = head.get("authorization").map(xxh3_64);
+    let key = head.fields.get("authorization").map(xxh3_64);
     // An engine may take keys that we do not know: it judges them itself.
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
         return None;
@@ -103,20 +107,23 @@ pub(super) fn answer_ourselves(
         request_id: Some(id),
         explain: None,
     };
-    let cors = cx.rules.origins.judge(&head.list);
-    let json: &[u8] = match answer {
-        Answer::Refused(refused) => {
-            refusals::answer(refused, &to, (Shape::of_path(head.path()), &cors), cx);
-            cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
-            return Opened::Answered(head.len);
-        }
-        Answer::Json(json) => json,
-        Answer::Healthy => b"",
-    };
-    let date = cx.date();
-    let extra: Vec<_> = date.as_deref().map(|date| ("date", date)).into_iter().chain(cors.fields()).collect();
-    cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &extra, &to));
-    cx.stats.count(Count::AnsweredHere);
+    let cors = cx.rules.origins.judge(&head.fields);
+    let shape = Shape::of_path(head.path);
+    match answer {
+        Answer::Refused(refused) => refusals::answer(refused, &to, (shape, &cors), cx),
+        Answer::Unhealthy => refusals::compose(&refusals::NO_ENDPOINT.into(), &to, (shape, &cors), cx),
+        Answer::Json(json) => show(json, &to, &cors, cx),
+        Answer::Healthy => show(b"", &to, &cors, cx),
+    }
+    if !matches!(answer, Answer::Refused(_)) {
+        cx.stats.count(Count::AnsweredHere);
+    }
     cx.actions.push(Action::End(if stays { Ending::KeepAlive } else { Ending::Linger }));
     Opened::Answered(head.len)
+}
+
+fn show(json: &[u8], to: &ToClient<'_>, cors: &Cors, cx: &mut Context<'_>) {
+    let date = cx.date();
+    let extra: Vec<_> = date.as_deref().map(|date| ("date", date)).into_iter().chain(cors.fields()).collect();
+    cx.actions.compose(Side::Client, |out| reply::write_json(out, 200, json, &extra, to));
 }

@@ -67,14 +67,14 @@ impl Asker {
         let named = match header {
             "" => None,
             // The one that engines judge.
-            AUTHORIZATION => head.get(header),
+            AUTHORIZATION => head.fields.get(header),
             // Who stands between the client and here writes behind what came.
-            _ => head.all(header).last(),
+            _ => head.fields.all(header).last(),
         };
         let hash = named.map(|value| named_by(header, value));
         let tenant = hash.map(|hash| Tenant::of(hash, rules.weights.get(&hash).copied().unwrap_or(1)));
         let believed = rules.believes(peer);
-        let said = head.list.known(Known::XWarmfrontPriority).last().filter(|_| believed);
+        let said = head.fields.known(Known::XWarmfrontPriority).last().filter(|_| believed);
         Asker {
             tenant: tenant.unwrap_or(Tenant::ONLY),
             priority: said.map_or(0, urgency),
@@ -177,6 +177,7 @@ impl Exchange {
 
     /// Waits for the endpoint of this choice, which knows of what had been `seen`.
     pub(super) fn wait_for_room(&mut self, choice: &Choice, seen: Seen, looked_up: LookedUp, cx: &mut Context<'_>) {
+        self.draft.took_for(choice.tokens);
         let newcomer = self.newcomer(choice, cx);
         if let Some(queued) = &self.queued {
             return queued.place.aims_at(newcomer.endpoint, newcomer.needs, seen);
@@ -198,7 +199,6 @@ impl Exchange {
 
     /// It may be its turn: chooses anew, and stays where it is if there is still no room.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
-        self.may_be_known_by_now(cx);
         let Some(queued) = &self.queued else { return };
         if !queued.place.stands() {
             cx.stats.count(Count::QueuePushedOut);
@@ -213,9 +213,9 @@ impl Exchange {
     }
 
     /// What one who waits as a stranger shows may have been let in meanwhile: it waits on as its own tenant, for whom
-    /// room is kept.
-    fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
-        if !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
+    /// room is kept. Asked of all before any of them looks: one behind a tenant that finds no room has no look itself.
+    pub fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
+        if self.queued.is_none() || !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
             return;
         }
         self.stranger = false;

@@ -124,9 +124,14 @@ pub(super) fn unknown_path(path: &[u8]) -> Refused {
 }
 
 /// Counts and composes the answer.
-pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, (shape, cors): (Shape, &Cors), cx: &mut Context<'_>) {
+pub(super) fn answer(refused: &Refused, to: &ToClient<'_>, who: (Shape, &Cors), cx: &mut Context<'_>) {
+    cx.stats.count(Count::refused(refused.refusal.cause.as_str()));
+    compose(refused, to, who, cx);
+}
+
+/// The same where no request is refused by it.
+pub(super) fn compose(refused: &Refused, to: &ToClient<'_>, (shape, cors): (Shape, &Cors), cx: &mut Context<'_>) {
     let Refusal { status, kind, message, cause } = refused.refusal;
-    cx.stats.count(Count::refused(cause.as_str()));
     let message = refused.message.as_deref().unwrap_or(message.as_bytes());
     let param = (cause == Cause::UnknownModel).then_some("model");
     let error = ErrorReply { status, kind, message, param, shape };

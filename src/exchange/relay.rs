@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::judged::{Words, hides_words};
-use super::outcome::{self, Verdict};
-use super::{End, Ending, Exchange, Phase, Waiting, refusals, tap};
+use super::judged::{Words, tells_of_error};
+use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::{Count, Timing};
 use crate::http::rewrite::{self, Form};
 use crate::http::{
-    self, Body, BodyLength, Cause, Fault, Kind, Known, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
+    self, Body, BodyLength, Cause, Fault, Kind, ReplyFraming, ResponseHead, SizeLine, Status, ToClient, chunk,
 };
 
 /// What a reply head came to. Offsets are into the event's bytes.
@@ -96,16 +95,16 @@ impl Exchange {
     }
 
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
-        cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
         match fault.cause {
             // It is as long as what the client asked for.
             Cause::HeadTooLarge => self.charge(),
             _ => self.blame(cx),
         }
-        self.refuse(refusals::bad_reply(fault), cx);
+        self.engine_broke(Count::upstream_fault(fault.cause.as_str()), refusals::bad_reply(fault), cx);
         Headed::Nothing
     }
 
+    /// A head is complete, and the words by which its reply is judged are at hand. `before`: what came earlier of both.
     fn begin_reply(
         &mut self,
         head: &ResponseHead<'_>,
@@ -114,37 +113,12 @@ impl Exchange {
         before: &[u8],
         cx: &mut Context<'_>,
     ) -> Headed {
-        // Errors are waited for beyond their heads.
+        // `head` may have come in earlier reads, and part of the body with it: where it ends in these bytes.
         let end = head.len.saturating_sub(before.len());
         if framing.interim {
-            self.reply.interim += 1;
-            if self.reply.interim > cx.rules.limits.interim_replies_max {
-                return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
-            }
-            // 100 was answered by us before the body was read.
-            if head.status != 100 {
-                self.write_reply_head(head, framing, cx);
-            }
-            return Headed::Interim(end);
+            return self.pass_interim(head, framing, end, cx);
         }
-        let is_for_now = head.list.has(Known::RetryAfter) || hides_words(head, framing);
-        let verdict = outcome::judge(head.status, is_for_now, words, self.asked.media);
-        self.note_reply(verdict, head.status, cx);
-        let goes_elsewhere = matches!(verdict, Verdict::Busy | Verdict::NotReached);
-        let refuses = goes_elsewhere || matches!(verdict, Verdict::Drains | Verdict::MayBeTheClients);
-        let refuses = refuses || (400..500).contains(&head.status);
-        if refuses {
-            self.was_not_computed(cx);
-        }
-        if goes_elsewhere && self.may_spill(cx) {
-            cx.actions.push(Action::Dismiss { reuse: false });
-            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
-            return Headed::Nothing;
-        }
-        if refuses {
-            self.pay_back(cx);
-        }
-        if !self.is_let_in(head.status, cx) {
+        if !self.is_for_its_client(head, framing, words, cx) {
             return Headed::Nothing;
         }
         let delivery = self.write_reply_head(head, framing, cx);
@@ -154,10 +128,35 @@ impl Exchange {
             return Headed::Tunnel(end);
         }
         self.reply.status = head.status;
+        self.begin_body(framing, &delivery, cx);
+        self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
+        Headed::Final(end)
+    }
+
+    fn pass_interim(
+        &mut self,
+        head: &ResponseHead<'_>,
+        framing: &ReplyFraming,
+        end: usize,
+        cx: &mut Context<'_>,
+    ) -> Headed {
+        self.reply.interim += 1;
+        if self.reply.interim > cx.rules.limits.interim_replies_max {
+            return self.bad_reply(Fault::new(Cause::BadFraming, "too many interim replies"), cx);
+        }
+        // 100 was answered by us before the body was read.
+        if head.status != 100 {
+            self.write_reply_head(head, framing, cx);
+        }
+        Headed::Interim(end)
+    }
+
+    /// The head is on its way to the client, the body comes.
+    fn begin_body(&mut self, framing: &ReplyFraming, delivery: &rewrite::Delivery, cx: &mut Context<'_>) {
         self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
         self.reply.event_stream = framing.event_stream;
         self.reply.opaque = !framing.json && !framing.event_stream;
-        self.reply.json = framing.json && head.status == 200;
+        self.reply.json = framing.json && self.reply.status == 200;
         self.reply.body = Body::new(framing.body);
         self.reply.form = delivery.body;
         self.keep_client = delivery.keep_alive;
@@ -167,8 +166,6 @@ impl Exchange {
             self.upload.forget_held(cx);
         }
         self.wait_for_reply(cx);
-        self.pass_held(before.get(head.len..).unwrap_or_default(), cx);
-        Headed::Final(end)
     }
 
     /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none
@@ -190,26 +187,25 @@ impl Exchange {
     }
 
     fn write_reply_head(
-        &mut self,
+        &self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
         cx: &mut Context<'_>,
     ) -> rewrite::Delivery {
-        let to = ToClient {
+        let to = self.to_client(cx);
+        cx.actions.compose(Side::Client, |out| rewrite::reply(head, framing, &to, out))
+    }
+
+    /// How its client is answered, whoever answers.
+    pub(super) fn to_client(&self, cx: &Context<'_>) -> ToClient<'_> {
+        ToClient {
             version: self.asked.version,
             // A client that still uploads gets its answer, and no further request on this connection.
             keep_alive: self.asked.framing.keep_alive && self.upload.body.done() && !cx.draining,
             head_request: self.asked.framing.head_method,
             request_id: Some(&self.asked.request_id),
             explain: self.explain.as_deref(),
-        };
-        let start = cx.actions.scratch.len();
-        let delivery = rewrite::reply(head, framing, &to, &mut cx.actions.scratch);
-        let written = start..cx.actions.scratch.len();
-        if !written.is_empty() {
-            cx.actions.push(Action::Send(Side::Client, Source::Scratch(written)));
         }
-        delivery
     }
 
     /// Passes the body on from `bytes[at..]`; what can go as it stands goes in one piece.
@@ -220,10 +216,9 @@ impl Exchange {
             let part = match self.reply.body.next(rest) {
                 Ok(part) => part,
                 Err(fault) => {
-                    cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
                     self.pass_reply(pass, cx);
                     self.blame(cx);
-                    return self.cut(End::EngineBroke(fault.cause), cx);
+                    return self.engine_cut(Count::upstream_fault(fault.cause.as_str()), cx);
                 }
             };
             self.listen(part.data(rest), cx);
@@ -264,7 +259,7 @@ impl Exchange {
     pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.reply.event_stream {
             let silent = !self.reply.tap.spoke();
-            let error = tap::tells_of_error(data, self.asked.api);
+            let error = tells_of_error(data, self.asked.api);
             let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
             self.reply.tap.watch(before);
             if let Some((_, told)) = error {
@@ -312,12 +307,11 @@ impl Exchange {
         }
         let chunked = self.reply.form == Form::Chunks;
         if chunked {
-            let size = SizeLine::new(range.len() as u64);
-            cx.actions.compose(Side::Client, |out| out.extend_from_slice(size.as_bytes()));
+            cx.actions.bytes(Side::Client, SizeLine::new(range.len() as u64).as_bytes());
         }
         self.pass_reply(range, cx);
         if chunked {
-            cx.actions.compose(Side::Client, |out| out.extend_from_slice(b"\r\n"));
+            cx.actions.bytes(Side::Client, b"\r\n");
         }
     }
 
@@ -328,9 +322,7 @@ impl Exchange {
         }
         let reply = &self.reply.body;
         match kind {
-            Kind::Size(size) => {
-                cx.actions.compose(Side::Client, |out| out.extend_from_slice(SizeLine::new(size).as_bytes()));
-            }
+            Kind::Size(size) => cx.actions.bytes(Side::Client, SizeLine::new(size).as_bytes()),
             Kind::End => cx.actions.compose(Side::Client, |out| reply.write_end(out)),
             Kind::Pass { .. } | Kind::Drop => {}
         }
@@ -365,18 +357,18 @@ impl Exchange {
     }
 
     /// The engine closed in the reply's body: a proper end only where closing delimits it.
-    pub(super) fn reply_ended(&mut self, ended: bool, cx: &mut Context<'_>) {
+    pub(super) fn reply_ended(&mut self, by_fin: bool, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         match self.reply.body.on_close() {
-            Ok(()) if ended => {
+            Ok(()) if by_fin => {
                 if self.reply.form == Form::Chunks {
-                    cx.actions.compose(Side::Client, |out| out.extend_from_slice(chunk::LAST_CHUNK));
+                    cx.actions.bytes(Side::Client, chunk::LAST_CHUNK);
                 }
                 self.complete(cx);
             }
             _ => {
-                cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
-                self.break_off(refusals::BROKEN_OFF, cx);
+                let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+                self.break_off(kind, refusals::BROKEN_OFF, cx);
             }
         }
     }

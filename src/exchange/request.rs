@@ -100,7 +100,7 @@ impl Exchange {
             Kind::Pass { .. } | Kind::Drop => return,
         }
         if !self.upload.held_whole {
-            cx.actions.compose(Side::Upstream, |out| out.extend_from_slice(&frame));
+            cx.actions.bytes(Side::Upstream, &frame);
         } else {
             self.hold(&frame, cx);
         }

@@ -5,9 +5,10 @@
 //! some microseconds later, less this request's own; they have the requests that were chosen for in the same turn
 //! behind it, and what ended since is gone.
 
+use super::Exchange;
+use super::choose::choose_past_barred;
 use super::event::Context;
 use super::warm::LookedUp;
-use super::{Exchange, choose};
 use crate::counters::stats::{Shadowed, ShardStats};
 use crate::counters::{Counters, Own, Without};
 use crate::fleet::{EndpointId, Loads};
@@ -93,7 +94,7 @@ impl Made {
             turn: self.turn,
             ..policy::Request::default()
         };
-        let Ok(choice) = choose::open(self.policy, pool, loads, counters.outcomes(), &request) else {
+        let Ok(choice) = choose_past_barred(self.policy, pool, loads, counters.outcomes(), &request) else {
             return count(Shadowed::Nobody, 1);
         };
         let agreed = choice.endpoint == self.endpoint;

@@ -1,5 +1,5 @@
-//! Strangers: those who show no key that an engine let in of late, where engines of its pool ask for keys: under `/v1`,
-//! or beside it.
+//! Strangers: those who show no key that an engine let in of late, where engines of its pool ask for keys, in the
+//! [`Realm`] of its path.
 //!
 //! Engines judge keys, and the choice is made before that. What the front learns with a choice it would learn from
 //! anybody: prompts that it notes drive out what it knew, whatever is taken back once they are refused; their lengths
@@ -21,20 +21,15 @@ use crate::snapshot::PoolId;
 /// Where clients show their keys: OpenAI's, Anthropic's, Azure's.
 const FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
-/// Where the engine looks for it.
-pub(super) fn realm(head: &RequestHead<'_>) -> Realm {
-    if head.path().starts_with(b"/v1/") { Realm::V1 } else { Realm::Rest }
-}
-
 /// What it shows; `None`: no engine is known to ask for that there, and nobody is a stranger.
 pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Credential> {
-    let realm = realm(head);
+    let realm = Realm::of_path(head.path);
     if !are_keys_asked_for(realm, None, cx) {
         return None;
     }
-    let shown = FIELDS.iter().find_map(|name| head.get(name)).unwrap_or_default();
+    let shown = FIELDS.iter().find_map(|name| head.fields.get(name)).unwrap_or_default();
     // Who is let in elsewhere may be anybody here.
-    Some(Credential::of(xxh3_64_with_seed(shown, (realm == Realm::V1).into())))
+    Some(Credential::of(xxh3_64_with_seed(shown, realm as u64)))
 }
 
 /// Whether an engine of this pool is known to ask for keys there; `None`: of any.
@@ -44,6 +39,7 @@ fn are_keys_asked_for(realm: Realm, pool: Option<PoolId>, cx: &Context<'_>) -> b
         None => cx.snapshot.models_answer.asks_keys,
     };
     let was_refused = || cx.counters.credentials().are_asked_for(realm, pool.map(|pool| pool.0));
+    // Its `/v1/models` says it. Of an older engine it would say more than is so of the other realms.
     realm == Realm::V1 && as_it_tells() || was_refused()
 }
 

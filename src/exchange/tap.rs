@@ -1,9 +1,5 @@
 //! Watches a stream of server-sent events (WHATWG HTML, 9.2.6): for its first data event, since vLLM sends the head,
-//! and comments, before the request has left its queue; for an error inside a 200; and for where an event ends.
-
-use std::sync::LazyLock;
-
-use memchr::memmem::{self, Finder};
+//! and comments, before the request has left its queue; and for where an event ends.
 
 use crate::scan::Api;
 
@@ -38,39 +34,9 @@ enum FirstData {
 }
 
 const FIELD: &[u8] = b"data:";
-/// How vLLM begins the event of an error. In a token's text the quotes would be escaped.
-static ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"error\""));
-/// How vLLM and SGLang begin it where they speak as Anthropic,
-static MESSAGES_ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"data: {\"type\":\"error\""));
-/// and what says there whose error it is.
-const MESSAGES_ERROR_TYPE: &[u8] = b"\"error\":{\"type\":\"";
-/// SGLang, there, of whatever went wrong behind the stream's head: a full queue, a prompt that is too long, itself.
-const ANY_ERROR: &[u8] = b"\"message\":\"Stream processing error\"";
-/// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
-/// the end, and there is the code.
-const PRINTED_CODE: &[u8] = b"'code': ";
-/// In that event: the server's error,
-const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
-/// or the client's.
-const CLIENT_ERROR: [&[u8]; 2] = [b"\"code\": 4", b"\"code\":4"];
-/// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
-const BUSY: [&[u8]; 2] = [b"\"code\": 503", b"\"code\":503"];
 /// Events of `/v1/responses` that vLLM writes before the request has left its queue.
 const OPENING: [u64; 3] =
     [line(b"event: response.created"), line(b"event: response.queued"), line(b"event: response.in_progress")];
-
-/// What an error inside a stream says of its engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// It failed.
-    Failed,
-    /// It has enough to do.
-    Busy,
-    /// One of both, or the client asked for what cannot be done.
-    MayBeTheClients,
-    /// Nothing: the client did.
-    TheClients,
-}
 
 impl Tap {
     /// Of replies of this API.
@@ -162,55 +128,6 @@ const fn line(bytes: &[u8]) -> u64 {
     line
 }
 
-/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in
-/// two is not seen: this only tells of an engine's health, and engines write an event in one piece.
-pub fn tells_of_error(bytes: &[u8], api: Api) -> Option<(usize, Told)> {
-    let (begins, told) = match ERROR_EVENT.find(bytes) {
-        Some(begins) => (begins, told_by_code(line_at(bytes, begins))?),
-        None if api == Api::Messages => {
-            let begins = MESSAGES_ERROR_EVENT.find(bytes)?;
-            (begins, told_by_type(line_at(bytes, begins)))
-        }
-        None => return None,
-    };
-    Some((begins, told))
-}
-
-fn line_at(bytes: &[u8], begins: usize) -> &[u8] {
-    let event = bytes.get(begins..).unwrap_or_default();
-    event.split(|&byte| byte == b'\n').next().unwrap_or_default()
-}
-
-fn told_by_code(line: &[u8]) -> Option<Told> {
-    let says = |words: &[u8]| memmem::find(line, words).is_some();
-    match SERVER_ERROR.into_iter().any(says) {
-        true if BUSY.into_iter().any(says) => Some(Told::Busy),
-        true => Some(Told::Failed),
-        false => CLIENT_ERROR.into_iter().any(says).then_some(Told::TheClients),
-    }
-}
-
-fn told_by_type(line: &[u8]) -> Told {
-    let behind = |at: usize| line.get(at + MESSAGES_ERROR_TYPE.len()..);
-    let named = memmem::find(line, MESSAGES_ERROR_TYPE).and_then(behind).unwrap_or_default();
-    match named.split(|&byte| byte == b'"').next().unwrap_or_default() {
-        b"overloaded_error" | b"rate_limit_error" => Told::Busy,
-        b"invalid_request_error" | b"not_found_error" | b"request_too_large" => Told::TheClients,
-        b"api_error" if memmem::find(line, ANY_ERROR).is_some() => Told::MayBeTheClients,
-        b"internal_error" => told_by_printed_code(line),
-        _ => Told::Failed,
-    }
-}
-
-fn told_by_printed_code(line: &[u8]) -> Told {
-    let code = memmem::find(line, PRINTED_CODE).and_then(|at| line.get(at + PRINTED_CODE.len()..));
-    match code {
-        Some([b'4', ..]) => Told::TheClients,
-        Some([b'5', b'0', b'3', ..]) => Told::Busy,
-        _ => Told::Failed,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,58 +204,6 @@ mod tests {
             for cut in 0..=stream.len() {
                 assert_eq!(watched(stream, cut).between_events(), expected, "{stream:?} cut at {cut}");
             }
-        }
-    }
-
-    #[test]
-    fn an_engines_error_is_told_from_a_clients_and_from_text() {
-        for (piece, expected) in [
-            (
-                &br#"data: {"error": {"message": "EngineCore", "type": "InternalServerError", "code": 500}}"#[..],
-                Some((0, Told::Failed)),
-            ),
-            (
-                br#"data: {"error": {"message": "The request queue is full.", "param": null, "code": 503}}"#,
-                Some((0, Told::Busy)),
-            ),
-            (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some((16, Told::Busy))),
-            (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", Some((0, Told::TheClients))),
-            (b"data: {\"error\":{\"message\":\"no code\"}}\n\n", None),
-            (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
-            (b"data: {\"id\":1}\n\n", None),
-        ] {
-            for api in [Api::Chat, Api::Messages] {
-                assert_eq!(tells_of_error(piece, api), expected, "{}", piece.escape_ascii());
-            }
-        }
-        // As vLLM and SGLang write it in streams of messages, and others who speak as Anthropic.
-        for (error, expected) in [
-            (r#"{"type":"internal_error","message":"EngineCore"}"#, Told::Failed),
-            (
-                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 400}}, in"}"#,
-                Told::TheClients,
-            ),
-            (
-                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'Th...am': None, 'code': 503}}, in"}"#,
-                Told::Busy,
-            ),
-            (
-                r#"{"type":"internal_error","message":"2 errors … [input_value={'error': {'message': 'En...am': None, 'code': 500}}, in"}"#,
-                Told::Failed,
-            ),
-            (r#"{"type":"api_error","message":"The engine broke off"}"#, Told::Failed),
-            (r#"{"type":"api_error","message":"Stream processing error"}"#, Told::MayBeTheClients),
-            (r#"{"type":"overloaded_error","message":"Overloaded"}"#, Told::Busy),
-            (r#"{"type":"rate_limit_error","message":""}"#, Told::Busy),
-            (r#"{"type":"invalid_request_error","message":"overloaded_error"}"#, Told::TheClients),
-            ("null", Told::Failed),
-        ] {
-            let piece = format!("event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n");
-            assert_eq!(tells_of_error(piece.as_bytes(), Api::Messages), Some((13, expected)), "{error}");
-            assert_eq!(tells_of_error(piece.as_bytes(), Api::Chat), None, "{error}: there it may be anything");
-            let said = piece.replace('"', "\\\"");
-            let text = format!("event: content_block_delta\ndata: {{\"delta\":{{\"text\":\"{said}\"}}}}\n\n");
-            assert_eq!(tells_of_error(text.as_bytes(), Api::Messages), None, "{error}");
         }
     }
 }

@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::event::{Action, Context, Event, Side, Source};
 use super::{End, Ending, Exchange, Phase, Waiting};
 use crate::counters::stats::Count;
-use crate::http::{Cause, Known, ResponseHead};
+use crate::http::{Known, ResponseHead};
 
 impl Exchange {
     /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different
     /// ones, or one that is never offered here. Names may be written in either case (RFC 9110, 7.8).
     pub(super) fn is_offered(&self, head: &ResponseHead<'_>) -> bool {
-        let mut named = head.list.known(Known::Upgrade);
+        let mut named = head.fields.known(Known::Upgrade);
         match (named.next(), named.next(), &self.asked.offers) {
             (Some(protocol), None, Some(offered)) => protocol.eq_ignore_ascii_case(offered),
             _ => false,
@@ -27,7 +27,7 @@ impl Exchange {
         self.answers_well(cx);
         self.phase = Phase::Tunnel;
         self.upload.forget_held(cx);
-        self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
+        self.wait_in_tunnel(cx);
         self.reply.bytes += rest.len() as u64;
         self.pass_reply(rest, cx);
         if self.client_ended {
@@ -37,12 +37,11 @@ impl Exchange {
 
     /// After a 101: bytes both ways; a FIN is a real half-close.
     pub(super) fn tunnel(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
-        if matches!(event, Event::Deserted) {
-            return self.deserted(cx);
+        match event {
+            Event::Deserted => return self.deserted(cx),
+            Event::Deadline { acknowledged, client_stalls } => return self.overdue(acknowledged, client_stalls, cx),
+            _ => self.reply.last = cx.now,
         }
-        let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
-        self.wait(cx.now, idle_ms, Waiting::Tunnel);
-        self.reply.last = cx.now;
         match event {
             Event::Request(bytes) => {
                 self.upload.bytes += bytes.len() as u64;
@@ -67,16 +66,25 @@ impl Exchange {
                 self.client_ended = true;
                 cx.actions.push(Action::Finish(Side::Upstream));
             }
-            Event::UpstreamGone { ended: true, .. } => {
+            Event::UpstreamGone { by_fin: true, .. } => {
                 self.upstream_ended = true;
                 cx.actions.push(Action::Finish(Side::Client));
             }
-            Event::Deadline { .. } => return self.end(Ending::Abort, End::EngineBroke(Cause::EngineTimeout), cx),
-            _ => return self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
+            // By a reset: nothing else comes in a tunnel. What it did may be its client's doing, as what comes of it is.
+            _ => return self.engine_cut(Count::UpstreamFaultReset, cx),
         }
         // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
         if self.client_ended && self.upstream_ended {
-            self.end(Ending::Linger, End::Whole, cx);
+            return self.end(Ending::Linger, End::Whole, cx);
+        }
+        self.wait_in_tunnel(cx);
+    }
+
+    /// For any byte; where the client takes none of those that wait for it, for that.
+    fn wait_in_tunnel(&mut self, cx: &Context<'_>) {
+        match self.client_full {
+            true => self.wait_for_client(cx),
+            false => self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel),
         }
     }
 }

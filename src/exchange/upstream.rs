@@ -25,26 +25,32 @@ impl Exchange {
         cx.stats.count(Count::ConnectFailed);
         self.connects += 1;
         if let Some(leg) = &self.leg {
-            cx.counters.outcomes().connect_failed(leg.admission.endpoint().slot);
+            cx.counters.outcomes().connect_failed(leg.slot());
         }
         self.was_not_computed(cx);
-        let is_last = u32::from(self.connects) >= cx.rules.limits.connect_tries_max;
-        if in_silence && !is_last && self.is_alone(cx.snapshot) {
+        let (is_alone, tries_max) = (self.is_alone(cx.snapshot), cx.rules.limits.connect_tries_max);
+        let is_last = u32::from(self.connects) >= tries_max || is_alone && !in_silence;
+        if is_last {
+            // It ends there: behind its release the slot may be another endpoint's.
+            self.blame(cx);
+            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
+        }
+        if is_alone {
             // Nothing is said against it yet, and nothing stands in the way of the next try.
             self.drop_leg(cx);
         } else {
             self.blame(cx);
             self.leave_endpoint(cx);
         }
-        if is_last {
-            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
-        }
         self.choose_again(Count::RetriedConnect, cx);
     }
 
-    /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
+    /// There was nothing left to connect with: no fault of the endpoint's, where it does not end, and another would fare
+    /// no better.
     pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectWanting);
+        self.was_not_computed(cx);
+        self.drop_leg(cx);
         self.refuse(refusals::WANT.into(), cx);
     }
 
@@ -109,6 +115,22 @@ impl Exchange {
         }
     }
 
+    /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
+    pub(super) fn wait_for_head(&mut self, cx: &Context<'_>) {
+        let latest = self.sent + cx.rules.limits.reply_head_timeout_ms * 1_000;
+        let computed = self.prefill_micros().map(|prefill| (self.sent + prefill).max(cx.now + 1));
+        self.deadline = match computed.filter(|computed| *computed < latest) {
+            Some(computed) => Some((computed, Waiting::Prefill)),
+            None => Some((latest, Waiting::ReplyHead)),
+        };
+    }
+
+    /// How long its prompt may take to be computed, where no first token will tell.
+    fn prefill_micros(&self) -> Option<u64> {
+        let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
+        Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
+    }
+
     /// Whether the engine certainly saw nothing of this request.
     fn unacknowledged(&self, acknowledged: Option<u64>) -> bool {
         let Some(leg) = &self.leg else { return false };
@@ -116,16 +138,16 @@ impl Exchange {
     }
 
     /// The upstream connection ended: retry what was certainly not executed, else say so.
-    pub(super) fn upstream_gone(&mut self, ended: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
+    pub(super) fn upstream_gone(&mut self, by_fin: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         match self.phase {
-            Phase::Relay => return self.reply_ended(ended, cx),
+            Phase::Relay => return self.reply_ended(by_fin, cx),
             Phase::Send | Phase::Await => {}
             _ => return,
         }
         cx.actions.push(Action::Dismiss { reuse: false });
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
-        let untouched = ended && self.upload.held_whole && self.unacknowledged(acknowledged);
+        let untouched = by_fin && self.upload.held_whole && self.unacknowledged(acknowledged);
         // Where an idle connection went stale, its engine may well be there.
         let stale = untouched && self.leg.as_ref().is_some_and(|leg| leg.reused);
         if !stale {
@@ -138,8 +160,8 @@ impl Exchange {
             }
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
-        cx.stats.count(if ended { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
-        self.refuse(refusals::UPSTREAM_LOST.into(), cx);
+        let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+        self.engine_broke(kind, refusals::UPSTREAM_LOST.into(), cx);
     }
 
     /// This side's kernel is full: hold the other side back.

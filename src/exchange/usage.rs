@@ -15,7 +15,11 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr2, memrchr};
 
-use crate::fleet::EngineKind;
+use super::Exchange;
+use super::event::Context;
+use super::noted::Noted;
+use crate::counters::stats::Count;
+use crate::fleet::{Endpoint, EngineKind};
 use crate::limits::TOKENS_MAX;
 
 /// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
@@ -319,6 +323,50 @@ impl<'a> Walk<'a> {
             _ => {}
         }
         self.key = b"";
+    }
+}
+
+impl Exchange {
+    /// The reply told how many tokens there were.
+    pub(super) fn tokens_told(&mut self, usage: Option<Usage>, cx: &Context<'_>) {
+        // Without a body nothing was asked for: `GET /v1/responses/ID` tells again what was told before.
+        let Some(usage) = usage.filter(|_| self.upload.bytes > 0) else { return };
+        let usage = usage.meant_by(self.endpoint_now(cx).and_then(|endpoint| endpoint.kind));
+        self.reply.prompt_tokens = usage.prompt.or(self.reply.prompt_tokens);
+        self.reply.cached_tokens = usage.cached.or(self.reply.cached_tokens);
+        self.reply.completion_tokens = usage.completion.or(self.reply.completion_tokens);
+        if let Some(leg) = &mut self.leg {
+            leg.aborted |= usage.aborted;
+        }
+    }
+
+    /// At the end: what the reply told is counted, and compared with what was thought.
+    pub(super) fn count_told(&self, cx: &Context<'_>) {
+        let Some(prompt) = self.reply.prompt_tokens else { return };
+        cx.stats.add(Count::ToldPrompt, prompt.into());
+        cx.stats.add(Count::ToldCached, self.reply.cached_tokens.unwrap_or(0).into());
+        cx.stats.add(Count::ToldCompletion, self.reply.completion_tokens.unwrap_or(0).into());
+        if let Some((pool, answer)) =
+            self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
+        {
+            cx.counters.answer(pool, answer);
+        }
+        if let Some(leg) = &self.leg
+            && let Some(Noted { prediction, .. }) = leg.noted
+        {
+            cx.counters.predictions().told(leg.slot(), &prediction, prompt, self.reply.cached_tokens);
+        }
+    }
+
+    /// No answer is longer than what its engine's cache holds, where that is known: a reply that says so is wrong.
+    fn can_be(&self, answer: u32, cx: &Context<'_>) -> bool {
+        let capacity = self.endpoint_now(cx).and_then(|endpoint| endpoint.engine.kv_capacity_tokens);
+        capacity.is_none_or(|capacity| u64::from(answer) <= capacity)
+    }
+
+    /// What is known of where the request is.
+    fn endpoint_now<'a>(&self, cx: &Context<'a>) -> Option<&'a Endpoint> {
+        cx.snapshot.endpoint(self.endpoint()?)
     }
 }
 

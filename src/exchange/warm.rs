@@ -1,13 +1,8 @@
-//! What a choice by tokens knows of a prompt, and what it leaves for the next one.
+//! What a choice by tokens knows of a prompt.
 
-use super::Lender;
-use super::event::{Context, Micros};
-use super::noted::{Demand, Noted, Stage, is_exact};
-use super::usage::Usage;
-use super::{Exchange, Leg, Waiting};
-use crate::counters::stats::Count;
-use crate::counters::{Admission, Prediction};
-use crate::fleet::{Endpoint, Loads, Method};
+use super::event::Context;
+use super::{Exchange, Lender};
+use crate::fleet::Loads;
 use crate::http::BodyLength;
 use crate::index::Matches;
 use crate::limits::{BLOCK_BYTES, STEP_BYTES, TOKENS_MAX};
@@ -30,13 +25,13 @@ pub struct LookedUp {
     /// Tokens of its answer, as far as it bounds them.
     answer: u32,
     /// Its engine computes several prompts for it, of which the chain says where the first one is.
-    batch: bool,
+    pub(super) batch: bool,
     /// Its engine counts it as several requests.
-    several: bool,
+    pub(super) several: bool,
     /// Text for which what is no text counts: it is to teach nothing of how long tokens are.
-    bytes_beside: u64,
+    pub(super) no_text_bytes: u64,
     /// It is text and nothing else, and all of it was read.
-    text_alone: bool,
+    pub(super) text_alone: bool,
     /// Its chain is of what its engine writes; else of what the client wrote.
     pub(super) rendered: bool,
     /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought
@@ -65,31 +60,53 @@ pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     lender.chain.get(..blocks)?.last().copied()
 }
 
-/// Looks up who holds how much of the prompt that was cut. `unread`: the bytes of it that may come behind what was
-/// read, as far as that is known; `None`: there are none. `rendered`: its bytes as its engine writes it, where it was
-/// cut from those; of a batch the first prompt's. `key`: of its prefix, which says where it goes among equals if it is
-/// shorter than a block. `None`: nothing can be known of it, and another policy has to choose.
+/// Of a prompt that was cut, what its facts do not tell.
+#[derive(Clone, Copy, Debug)]
+pub struct AsRead {
+    /// Of its prefix: says where it goes among equals if it is shorter than a block.
+    pub key: Option<u64>,
+    /// What of it may come behind what was read.
+    pub rest: Rest,
+    /// Its bytes as its engine writes it, where it was cut from those; of a batch the first prompt's.
+    pub rendered: Option<u64>,
+}
+
+/// See [`AsRead::rest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// Nothing.
+    None,
+    /// Nobody said how much.
+    Unknown,
+    /// So many bytes at most.
+    Bytes(u64),
+}
+
+/// Looks up who holds how much of the prompt that was cut. `None`: nothing can be known of it, and another policy has
+/// to choose.
 pub fn look_up(
     facts: &Facts,
-    key: Option<u64>,
-    unread: Option<u64>,
-    rendered: Option<u64>,
+    as_read: AsRead,
     pool: &Pool,
     snapshot: &Snapshot,
     lender: &mut Lender,
 ) -> Option<LookedUp> {
+    let AsRead { key, rest, rendered } = as_read;
     let counts = facts.counts();
     let beside = facts.beside().unwrap_or_default();
     let first = counts.less(beside).text_bytes;
-    // What comes behind an image, or the beginning of one, is mostly more of that.
-    let unread = unread.map(|unread| if counts.media > 0 { 0 } else { unread });
-    lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread.unwrap_or(0);
-    let text_alone = unread.is_none() && counts.ids == 0 && counts.media == 0 && !facts.compares();
+    let unread = match rest {
+        // What comes behind an image, or the beginning of one, is mostly more of that.
+        Rest::Bytes(rest) if counts.media == 0 => rest,
+        Rest::Bytes(_) | Rest::Unknown | Rest::None => 0,
+    };
+    lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread;
+    let text_alone = rest == Rest::None && counts.ids == 0 && counts.media == 0 && !facts.compares();
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let no_text = counts.ids.saturating_add(images);
     let tokens = (text as u64).saturating_add(no_text);
-    let bytes_beside = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
+    let no_text_bytes = (no_text as f64 * f64::from(pool.token_bytes)) as u64;
     let token_bytes = match (counts.text_bytes, counts.media) {
         // Ids are tokens whatever text they stand for.
         (0, 0) => ID_BYTES,
@@ -111,7 +128,7 @@ pub fn look_up(
         answer: facts.max_tokens().unwrap_or(0).min(TOKENS_MAX.into()) as u32,
         batch,
         several,
-        bytes_beside,
+        no_text_bytes,
         text_alone,
         rendered,
         recomputed,
@@ -158,11 +175,11 @@ impl Exchange {
         if !facts.has_prefix() || self.asked.api == Api::Tokenize {
             return None;
         }
-        let unread = match self.asked.framing.body {
-            _ if scan.is_over() => None,
+        let rest = match self.asked.framing.body {
+            _ if scan.is_over() => Rest::None,
             // Too long to be held: the choice does not wait for the rest.
-            BodyLength::Length(len) => Some(len.saturating_sub(scan.read())),
-            _ => Some(0),
+            BodyLength::Length(len) => Rest::Bytes(len.saturating_sub(scan.read())),
+            _ => Rest::Unknown,
         };
         // A further try may read less of it.
         self.asked.stream |= facts.stream == Some(true);
@@ -178,127 +195,7 @@ impl Exchange {
         let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
         let rendered = self.rendered(chained_bytes, pool, cx);
         let facts = self.upload.scan.as_ref()?.facts();
-        look_up(facts, by_chain, unread, rendered, pool, cx.snapshot, cx.lender)
-    }
-
-    /// The choice stands, whatever it was made by, and tokens are known: what the endpoint is to compute is counted,
-    /// where all of it is there, and what there is to learn is learnt. Answers what it is thought to hold by now.
-    pub(super) fn charge_tokens(
-        &mut self,
-        tokens: Option<Tokens>,
-        looked_up: Option<LookedUp>,
-        admission: &mut Admission,
-        cx: &mut Context<'_>,
-    ) -> Option<Noted> {
-        let tokens = tokens?;
-        let Tokens { held, new, predicted } = tokens;
-        let endpoint = admission.endpoint();
-        let looked_up = looked_up.unwrap_or_default();
-        let LookedUp { text_alone, bytes_beside, batch, several, .. } = looked_up;
-        if several {
-            admission.is_several();
-        }
-        let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
-        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + bytes_beside, stage };
-        if stage == Stage::There {
-            demand.count(self.pool, admission, cx);
-        }
-        let method = if is_exact(endpoint, looked_up, cx) { Method::Precise } else { Method::Warm };
-        let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
-        let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
-        let mut noted = Noted::of(prediction, demand);
-        match self.stranger {
-            true => noted.kept = self.kept(looked_up, cx),
-            false => self.learn(&mut noted, endpoint, Some(looked_up), cx),
-        }
-        Some(noted)
-    }
-
-    /// The reply told how many tokens there were.
-    pub(super) fn tokens_told(&mut self, usage: Option<Usage>, cx: &Context<'_>) {
-        // Without a body nothing was asked for: `GET /v1/responses/ID` tells again what was told before.
-        let Some(usage) = usage.filter(|_| self.upload.bytes > 0) else { return };
-        let usage = usage.meant_by(self.endpoint_now(cx).and_then(|endpoint| endpoint.kind));
-        self.reply.prompt_tokens = usage.prompt.or(self.reply.prompt_tokens);
-        self.reply.cached_tokens = usage.cached.or(self.reply.cached_tokens);
-        self.reply.completion_tokens = usage.completion.or(self.reply.completion_tokens);
-        if let Some(leg) = &mut self.leg {
-            leg.aborted |= usage.aborted;
-        }
-    }
-
-    /// At the end: what the reply told is counted, and compared with what was thought.
-    pub(super) fn count_told(&self, cx: &Context<'_>) {
-        let Some(prompt) = self.reply.prompt_tokens else { return };
-        cx.stats.add(Count::ToldPrompt, prompt.into());
-        cx.stats.add(Count::ToldCached, self.reply.cached_tokens.unwrap_or(0).into());
-        cx.stats.add(Count::ToldCompletion, self.reply.completion_tokens.unwrap_or(0).into());
-        if let Some((pool, answer)) =
-            self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
-        {
-            cx.counters.answer(pool, answer);
-        }
-        if let Some(leg) = &self.leg
-            && let Some(Noted { prediction, .. }) = leg.noted
-        {
-            let slot = leg.admission.endpoint().slot;
-            cx.counters.predictions().told(slot, &prediction, prompt, self.reply.cached_tokens);
-        }
-    }
-
-    /// No answer is longer than what its engine's cache holds, where that is known: a reply that says so is wrong.
-    fn can_be(&self, answer: u32, cx: &Context<'_>) -> bool {
-        let capacity = self.endpoint_now(cx).and_then(|endpoint| endpoint.engine.kv_capacity_tokens);
-        capacity.is_none_or(|capacity| u64::from(answer) <= capacity)
-    }
-
-    /// What is known of where the request is.
-    fn endpoint_now<'a>(&self, cx: &Context<'a>) -> Option<&'a Endpoint> {
-        cx.snapshot.endpoint(self.endpoint()?)
-    }
-
-    /// For the reply's head; of a request for no stream, first for as long as its prompt may take to be computed.
-    pub(super) fn wait_for_head(&mut self, cx: &Context<'_>) {
-        let latest = self.sent + cx.rules.limits.reply_head_timeout_ms * 1_000;
-        let computed = self.prefill_micros().map(|prefill| (self.sent + prefill).max(cx.now + 1));
-        self.deadline = match computed.filter(|computed| *computed < latest) {
-            Some(computed) => Some((computed, Waiting::Prefill)),
-            None => Some((latest, Waiting::ReplyHead)),
-        };
-    }
-
-    /// How long its prompt may take to be computed, where no first token will tell.
-    pub(super) fn prefill_micros(&self) -> Option<u64> {
-        let leg = self.leg.as_ref().filter(|_| !self.asked.stream)?;
-        Some(leg.admission.prefill_micros()).filter(|prefill| *prefill > 0)
-    }
-
-    /// How long its endpoint may be about what it has to compute, all of this prompt with it: what it is thought to
-    /// hold may be gone.
-    pub(super) fn longest_prefill(&self, slot: u16, cx: &Context<'_>) -> Micros {
-        let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
-        let unread = self.upload.bytes as f64 / f64::from(Pool::TOKEN_BYTES);
-        let tokens = noted.map_or(unread as u64, |Noted { prediction, .. }| prediction.tokens.into());
-        let loads = cx.counters.loads();
-        tokens.max(loads.pending(slot)).saturating_mul(1_000_000) / u64::from(loads.prefill_rate(slot))
-    }
-
-    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were
-    /// computed.
-    pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
-        match &mut self.leg {
-            Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),
-            Some(leg) => leg.admission.timed(cx.now - self.sent),
-            None => {}
-        }
-    }
-
-    /// The engine has computed the prompt: the first token is there, or the head of a reply that shows none.
-    pub(super) fn prompt_computed(&mut self) {
-        if let Some(leg) = &mut self.leg {
-            leg.admission.computed();
-        }
+        look_up(facts, AsRead { key: by_chain, rest, rendered }, pool, cx.snapshot, cx.lender)
     }
 }
 

@@ -254,7 +254,7 @@ impl Chunked {
         held.raw.extend_from_slice(fresh);
         let mut table = FieldTable::default();
         match parse_fields(&held.raw, 0, &mut table, TRAILER_FIELDS_MAX) {
-            Err(flaw) => Err(Fault::new(Cause::BadTrailers, flaw.message)),
+            Err(fault) => Err(Fault::new(Cause::BadTrailers, fault.message)),
             Ok(None) if held.raw.len() >= TRAILER_BYTES_MAX => {
                 Err(Fault::new(Cause::BadTrailers, "the trailer section is too large"))
             }

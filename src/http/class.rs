@@ -1,20 +1,20 @@
 //! Classes of bytes (RFC 9110 section 5.6.2, RFC 9112 section 2 to 5) and the scans over them.
 
 /// `tchar`: the bytes of methods, field names and list tokens.
-pub const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~", true, 0);
+pub const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~", 0);
 /// Visible ASCII, the bytes accepted in a request target.
 pub const TARGET: [bool; 256] = visible();
 /// What an authority may hold outside `[...]`: unreserved, `%` and sub-delims without `,`.
-pub const REG_NAME: [bool; 256] = class(b"-._~%!$&'()*+;=", true, 0);
+pub const REG_NAME: [bool; 256] = class(b"-._~%!$&'()*+;=", 0);
 /// What may stand between `[` and `]` of an authority.
-pub const IP_LITERAL: [bool; 256] = class(b":.%-_~", true, 0);
+pub const IP_LITERAL: [bool; 256] = class(b":.%-_~", 0);
 /// Field values, reason phrases, chunk extensions: HTAB, SP, visible ASCII and `obs-text`.
-pub const VALUE: [bool; 256] = class(b"\t !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", true, 0x80);
+pub const VALUE: [bool; 256] = class(b"\t !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", 0x80);
 /// The value of a hexadecimal digit, 0xff for any other byte.
 pub const HEX: [u8; 256] = hex_digits();
 
-/// The listed bytes, letters and digits if `alphanumeric`, and everything from `from` up if that is not 0.
-const fn class(listed: &[u8], alphanumeric: bool, from: u8) -> [bool; 256] {
+/// The listed bytes, letters and digits, and everything from `from` up if that is not 0.
+const fn class(listed: &[u8], from: u8) -> [bool; 256] {
     let mut table = [false; 256];
     let mut i = 0;
     while i < listed.len() {
@@ -23,8 +23,7 @@ const fn class(listed: &[u8], alphanumeric: bool, from: u8) -> [bool; 256] {
     }
     let mut byte = 0;
     while byte < 256 {
-        let alpha = alphanumeric && (byte as u8).is_ascii_alphanumeric();
-        if alpha || (from != 0 && byte >= from as usize) {
+        if (byte as u8).is_ascii_alphanumeric() || (from != 0 && byte >= from as usize) {
             table[byte] = true;
         }
         byte += 1;

@@ -2,7 +2,7 @@
 //! holds their places.
 
 use super::class;
-use super::reply::{Cause, Fault, Refusal};
+use super::reply::{Cause, Fault};
 
 /// Names the front itself acts on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +156,11 @@ impl<'a> Fields<'a> {
         self.all(name).next()
     }
 
+    /// Whether the body cannot be read as it stands, by any line of Content-Encoding.
+    pub fn is_encoded(&self) -> bool {
+        self.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
@@ -197,37 +202,15 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What is wrong with a head, before it is known whose it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Flaw {
-    pub(super) cause: Cause,
-    pub(super) message: &'static str,
-}
+pub(super) const LARGE: Fault = Fault::new(Cause::HeadTooLarge, "the head is too large");
+const MANY: Fault = Fault::new(Cause::HeadTooLarge, "the head has too many fields");
 
-impl Flaw {
-    pub(super) const LARGE: Flaw = Flaw { cause: Cause::HeadTooLarge, message: "the head is too large" };
-    const MANY: Flaw = Flaw { cause: Cause::HeadTooLarge, message: "the head has too many fields" };
-
-    pub(super) const fn head(message: &'static str) -> Flaw {
-        Flaw { cause: Cause::BadHead, message }
-    }
-
-    pub(super) fn refusal(self) -> Refusal {
-        let status = match self.cause {
-            Cause::HeadTooLarge => 431,
-            Cause::BadVersion => 505,
-            _ => 400,
-        };
-        Refusal::new(status, self.cause, self.message)
-    }
-
-    pub(super) fn fault(self) -> Fault {
-        Fault::new(self.cause, self.message)
-    }
+pub(super) const fn bad_head(message: &'static str) -> Fault {
+    Fault::new(Cause::BadHead, message)
 }
 
 /// Nothing wrong so far, and the bytes ended.
-pub(super) type Parsed<T> = Result<Option<T>, Flaw>;
+pub(super) type Parsed<T> = Result<Option<T>, Fault>;
 
 /// `*( field-name ":" OWS field-value OWS CRLF ) CRLF` from `at` on; gives the end of it.
 pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, fields_max: usize) -> Parsed<usize> {
@@ -240,9 +223,9 @@ pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, 
         match bytes.get(name_end) {
             None => return Ok(None),
             Some(b':') if name_end > at => {}
-            Some(b' ' | b'\t') if name_end == at => return Err(Flaw::head("a field line is folded")),
-            Some(b' ' | b'\t') => return Err(Flaw::head("a blank stands before the colon of a field")),
-            Some(_) => return Err(Flaw::head("a field name is not a token with a colon after it")),
+            Some(b' ' | b'\t') if name_end == at => return Err(bad_head("a field line is folded")),
+            Some(b' ' | b'\t') => return Err(bad_head("a blank stands before the colon of a field")),
+            Some(_) => return Err(bad_head("a field name is not a token with a colon after it")),
         }
         let mut value_start = name_end + 1;
         while let Some(b' ' | b'\t') = bytes.get(value_start) {
@@ -255,7 +238,7 @@ pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, 
             value_end -= 1;
         }
         if table.fields.len() >= fields_max {
-            return Err(Flaw::MANY);
+            return Err(MANY);
         }
         let known = Known::of(bytes.get(at..name_end).unwrap_or_default());
         table.known |= known.bit();
@@ -271,8 +254,8 @@ pub(super) fn line_break(bytes: &[u8], at: usize) -> Parsed<usize> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
         (Some(b'\r'), None) | (None, _) => Ok(None),
-        (Some(b'\r'), _) => Err(Flaw::head("a CR without its LF")),
-        (Some(b'\n'), _) => Err(Flaw::head("an LF without its CR")),
-        _ => Err(Flaw::head("a control character")),
+        (Some(b'\r'), _) => Err(bad_head("a CR without its LF")),
+        (Some(b'\n'), _) => Err(bad_head("an LF without its CR")),
+        _ => Err(bad_head("a control character")),
     }
 }

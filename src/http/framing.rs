@@ -64,7 +64,7 @@ pub struct ReplyFraming {
 
 /// Judges a request.
 pub fn request(head: &RequestHead) -> Result<RequestFraming, Refusal> {
-    let fields = &head.list;
+    let fields = &head.fields;
     let body = request_body(fields, head.version)?;
     let connection = Connection::of(fields).map_err(|message| Refusal::new(400, Cause::BadField, message))?;
     if connection.essential {
@@ -124,7 +124,7 @@ fn request_body(fields: &Fields, version: Version) -> Result<BodyLength, Refusal
 
 /// Judges a reply to a request of the framing `asked`.
 pub fn reply(head: &ResponseHead, asked: &RequestFraming) -> Result<ReplyFraming, Fault> {
-    let fields = &head.list;
+    let fields = &head.fields;
     let connection = Connection::of(fields).map_err(|message| Fault::new(Cause::BadHead, message))?;
     let switching = head.status == 101;
     if switching && !(asked.upgrade && connection.upgrade && fields.has(Known::Upgrade)) {
@@ -146,7 +146,7 @@ pub fn reply(head: &ResponseHead, asked: &RequestFraming) -> Result<ReplyFraming
 /// RFC 9112 section 6.3, the rules for replies; also the length that is told.
 fn reply_body(head: &ResponseHead, asked: &RequestFraming) -> Result<(BodyLength, Option<u64>), Fault> {
     let fault = |message| Fault::new(Cause::BadFraming, message);
-    let fields = &head.list;
+    let fields = &head.fields;
     let coded = fields.has(Known::TransferEncoding);
     let length = content_length(fields).map_err(fault)?;
     // The same contradictions as in requests: an engine, or whatever answers in its place, is not trusted.
@@ -318,7 +318,7 @@ enum MediaType {
 
 /// What the bytes of a body are, where they can be read as they stand.
 fn media_type(fields: &Fields) -> MediaType {
-    if fields.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+    if fields.is_encoded() {
         return MediaType::Opaque;
     }
     let value = fields.known(Known::ContentType).next().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! falls at the first byte that decides it, so cutting the input elsewhere never changes it.
 
 use super::class::{self, TARGET, TOKEN};
-use super::fields::{FieldTable, Fields, Flaw, Known, Parsed, line_break, parse_fields};
+use super::fields::{FieldTable, Fields, Known, LARGE, Parsed, bad_head, line_break, parse_fields};
 use super::reply::{Cause, Fault, Refusal};
 use super::target;
 use crate::limits::{Limits, REPLY_HEAD_BYTES_MAX};
@@ -65,30 +65,8 @@ pub struct RequestHead<'a> {
     pub version: Version,
     /// Bytes of the head, a skipped empty line before it and the blank line after it included.
     pub len: usize,
-    /// The fields, for loops over all of them.
-    pub list: Fields<'a>,
-}
-
-impl<'a> RequestHead<'a> {
-    /// Names (as they came) and trimmed values, in order.
-    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.list.iter().map(|(name, value, _)| (name, value))
-    }
-
-    /// The value of the first field called `name` (lower case).
-    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.list.get(name)
-    }
-
-    /// The values of all fields called `name` (lower case).
-    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        self.list.all(name)
-    }
-
-    /// Path and query to ask the engine for.
-    pub fn path(&self) -> &'a [u8] {
-        self.path
-    }
+    /// What it says of itself.
+    pub fields: Fields<'a>,
 }
 
 /// A reply's head whose grammar is in order.
@@ -102,25 +80,8 @@ pub struct ResponseHead<'a> {
     pub reason: &'a [u8],
     /// Bytes of the head, the blank line after it included.
     pub len: usize,
-    /// The fields, for loops over all of them.
-    pub list: Fields<'a>,
-}
-
-impl<'a> ResponseHead<'a> {
-    /// Names (as they came) and trimmed values, in order.
-    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.list.iter().map(|(name, value, _)| (name, value))
-    }
-
-    /// The value of the first field called `name` (lower case).
-    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.list.get(name)
-    }
-
-    /// The values of all fields called `name` (lower case).
-    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        self.list.all(name)
-    }
+    /// What it says of itself.
+    pub fields: Fields<'a>,
 }
 
 /// Parses a request head at the start of `buf`, which may hold more than the head, or less.
@@ -130,14 +91,14 @@ pub fn parse_request<'a>(
     limits: &HeadLimits,
 ) -> Result<Status<RequestHead<'a>>, Refusal> {
     let bytes = buf.get(..limits.head_bytes_max).unwrap_or(buf);
-    let Some((line, len)) = request_lines(bytes, table, limits).map_err(Flaw::refusal)? else {
+    let Some((line, len)) = request_lines(bytes, table, limits).map_err(Fault::refusal)? else {
         return match bytes.len() < limits.head_bytes_max {
             true => Ok(Status::Partial),
-            false => Err(Flaw::LARGE.refusal()),
+            false => Err(LARGE.refusal()),
         };
     };
-    let list = Fields::of(bytes, table);
-    let target = target::check(line.method, line.target, line.version, list.known(Known::Host))?;
+    let fields = Fields::of(bytes, table);
+    let target = target::check(line.method, line.target, line.version, fields.known(Known::Host))?;
     Ok(Status::Complete(RequestHead {
         method: line.method,
         target: line.target,
@@ -145,7 +106,7 @@ pub fn parse_request<'a>(
         authority: target.authority,
         version: line.version,
         len,
-        list,
+        fields,
     }))
 }
 
@@ -156,14 +117,15 @@ pub fn parse_response<'a>(
     limits: &HeadLimits,
 ) -> Result<Status<ResponseHead<'a>>, Fault> {
     let bytes = buf.get(..limits.head_bytes_max).unwrap_or(buf);
-    let Some((line, len)) = reply_lines(bytes, table, limits).map_err(Flaw::fault)? else {
+    let Some((line, len)) = reply_lines(bytes, table, limits)? else {
         return match bytes.len() < limits.head_bytes_max {
             true => Ok(Status::Partial),
-            false => Err(Flaw::LARGE.fault()),
+            false => Err(LARGE),
         };
     };
-    let list = Fields::of(bytes, table);
-    Ok(Status::Complete(ResponseHead { version: line.version, status: line.status, reason: line.reason, len, list }))
+    let fields = Fields::of(bytes, table);
+    let StatusLine { version, status, reason } = line;
+    Ok(Status::Complete(ResponseHead { version, status, reason, len, fields }))
 }
 
 /// Method and target of what is there of a request, however broken: no answer to HEAD has a body, a refusal neither
@@ -215,14 +177,14 @@ fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
     match bytes.get(method_end) {
         None => return Ok(None),
         Some(b' ') if method_end > start => {}
-        Some(_) => return Err(Flaw::head("the request line does not begin with a method and one space")),
+        Some(_) => return Err(bad_head("the request line does not begin with a method and one space")),
     }
     let target_start = method_end + 1;
     let target_end = class::run_end(&TARGET, bytes, target_start);
     match bytes.get(target_end) {
         None => return Ok(None),
         Some(b' ') if target_end > target_start => {}
-        Some(_) => return Err(Flaw::head("the request target is not visible ASCII with one space after it")),
+        Some(_) => return Err(bad_head("the request target is not visible ASCII with one space after it")),
     }
     let version_start = target_end + 1;
     let version_end = class::value_end(bytes, version_start);
@@ -243,34 +205,34 @@ fn status_line(bytes: &[u8]) -> Parsed<(StatusLine<'_>, usize)> {
     const START: &[u8] = b"HTTP/1.";
     let seen = bytes.len().min(START.len());
     if bytes.get(..seen) != START.get(..seen) {
-        return Err(Flaw::head("not an HTTP/1 reply"));
+        return Err(bad_head("not an HTTP/1 reply"));
     }
     let end = class::value_end(bytes, 0);
     let Some(next) = line_break(bytes, end)? else { return Ok(None) };
     let line = bytes.get(..end).unwrap_or_default();
-    let (version_text, rest) = line.split_at_checked(8).ok_or(Flaw::head("the status line is too short"))?;
+    let (version_text, rest) = line.split_at_checked(8).ok_or(bad_head("the status line is too short"))?;
     let version = version(version_text)?;
     let status = match rest.first_chunk::<4>() {
         Some([b' ', a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9']) => {
             u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0')
         }
-        _ => return Err(Flaw::head("the status is not three digits from 100 to 599 after one space")),
+        _ => return Err(bad_head("the status is not three digits from 100 to 599 after one space")),
     };
     let reason = match rest.get(4..).unwrap_or_default().split_first() {
         None => &[][..],
         Some((b' ', reason)) => reason,
-        Some(_) => return Err(Flaw::head("the status is not three digits")),
+        Some(_) => return Err(bad_head("the status is not three digits")),
     };
     Ok(Some((StatusLine { version, status, reason }, next)))
 }
 
-fn version(text: &[u8]) -> Result<Version, Flaw> {
+fn version(text: &[u8]) -> Result<Version, Fault> {
     match text {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            Err(Flaw { cause: Cause::BadVersion, message: "only HTTP/1.1 and HTTP/1.0 are spoken here" })
+            Err(Fault::new(Cause::BadVersion, "only HTTP/1.1 and HTTP/1.0 are spoken here"))
         }
-        _ => Err(Flaw::head("the HTTP version is malformed")),
+        _ => Err(bad_head("the HTTP version is malformed")),
     }
 }

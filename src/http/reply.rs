@@ -1,5 +1,5 @@
 //! Answers of our own, in the shape vLLM gives to its errors, and the two verdicts on bytes that break
-//! the rules: a [`Refusal`] answers the client, a [`Fault`] ends a body or an engine's reply.
+//! the rules: a [`Fault`] says what is wrong with them, whosever they are, a [`Refusal`] answers the client.
 
 use super::chunk::SizeLine;
 use super::digits::write_decimal;
@@ -135,8 +135,8 @@ impl Refusal {
     }
 }
 
-/// A message that cannot be relayed any further: an engine's reply (502, or a visible cut once its head
-/// has been passed on), or the body of a request.
+/// A message that cannot be relayed any further: a request, or an engine's reply (502, or a visible cut once its
+/// head has been passed on).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// What it is counted as.
@@ -151,9 +151,14 @@ impl Fault {
         Fault { cause, message }
     }
 
-    /// The answer to a client whose request body has this fault.
+    /// The answer to a client whose request has this fault.
     pub const fn refusal(self) -> Refusal {
-        Refusal::new(400, self.cause, self.message)
+        let status = match self.cause {
+            Cause::HeadTooLarge => 431,
+            Cause::BadVersion => 505,
+            _ => 400,
+        };
+        Refusal::new(status, self.cause, self.message)
     }
 
     /// The answer to a client when an engine's reply has this fault.
@@ -177,18 +182,6 @@ pub struct ErrorReply<'a> {
     pub shape: Shape,
 }
 
-impl From<&Refusal> for ErrorReply<'static> {
-    fn from(refusal: &Refusal) -> Self {
-        ErrorReply {
-            status: refusal.status,
-            kind: refusal.kind,
-            message: refusal.message.as_bytes(),
-            param: None,
-            shape: Shape::OpenAi,
-        }
-    }
-}
-
 /// The go-ahead for a client that expects one.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -210,17 +203,12 @@ pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
 
 /// Appends an answer with a JSON body. A HEAD request gets the same head and no body.
 pub fn write_json(out: &mut Vec<u8>, status: u16, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
-    write_own(out, status, "application/json", body, extra, to);
-}
-
-/// Appends an answer of any media type.
-pub fn write_own(out: &mut Vec<u8>, status: u16, media_type: &str, body: &[u8], extra: &[(&str, &str)], to: &ToClient) {
     out.extend_from_slice(b"HTTP/1.1 ");
     write_decimal(out, u64::from(status));
     out.push(b' ');
     out.extend_from_slice(reason(status).as_bytes());
     out.extend_from_slice(b"\r\n");
-    write_field(out, b"content-type", media_type.as_bytes());
+    write_field(out, b"content-type", b"application/json");
     out.extend_from_slice(b"content-length: ");
     write_decimal(out, body.len() as u64);
     out.extend_from_slice(b"\r\n");

@@ -72,11 +72,11 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
     out.push(b' ');
     out.extend_from_slice(head.path);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    if !head.list.has(Known::Host) {
+    if !head.fields.has(Known::Host) {
         // RFC 9112 section 3.2: without a known authority the value is empty, but the field is there.
         write_field(out, b"host", head.authority.unwrap_or_default());
     }
-    copy_fields(&head.list, out, |known| match known {
+    copy_fields(&head.fields, out, |known| match known {
         // Who asks this front why it chose does not ask the next one.
         Known::Expect | Known::XForwardedFor | Known::XWarmfrontExplain => Passes::Not,
         Known::XWarmfrontPriority if !added.priority => Passes::Not,
@@ -87,10 +87,10 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
     if let Some(id) = added.request_id {
         copy_field(out, b"x-request-id", id);
     }
-    write_forwarded(&head.list, added, out);
+    write_forwarded(&head.fields, added, out);
     write_length(out, framing.body);
     if framing.upgrade {
-        write_upgrade(out, offered_protocol(&head.list));
+        write_upgrade(out, offered_protocol(&head.fields));
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -108,7 +108,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     out.push(b' ');
     out.extend_from_slice(head.reason);
     out.extend_from_slice(b"\r\n");
-    copy_fields(&head.list, out, |known| match known {
+    copy_fields(&head.fields, out, |known| match known {
         // What a front behind this one says of its choices is for those that it believes, and the client was not asked.
         Known::XWarmfrontExplain => Passes::Not,
         _ => Passes::UnlessNamed,
@@ -117,7 +117,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
         out.extend_from_slice(b"\r\n");
         return delivery;
     }
-    if let Some(id) = to.request_id.filter(|_| !head.list.has(Known::XRequestId)) {
+    if let Some(id) = to.request_id.filter(|_| !head.fields.has(Known::XRequestId)) {
         copy_field(out, b"x-request-id", id);
     }
     if let Some(text) = to.explain {
@@ -135,7 +135,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
         }
     }
     if framing.switching {
-        write_upgrade(out, head.list.known(Known::Upgrade).next());
+        write_upgrade(out, head.fields.known(Known::Upgrade).next());
     } else {
         write_connection(out, to.version, delivery.keep_alive);
     }
@@ -303,7 +303,7 @@ pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// The id that the client gave to its request, if it gave one that is usable.
 pub fn request_id<'a>(head: &RequestHead<'a>) -> Option<&'a [u8]> {
-    let mut values = head.list.known(Known::XRequestId);
+    let mut values = head.fields.known(Known::XRequestId);
     match (values.next(), values.next()) {
         (Some(value), None) if usable_request_id(value) => Some(value),
         _ => None,

@@ -153,7 +153,12 @@ impl<D: Driver> Shard<D> {
     /// All that wait here, into `lines`; forgets those that do no more.
     fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
-        lines.extend(keys.drain(..).filter_map(|key| Some((self.place(key)?.line(), key))));
+        let cx = self.desk.context();
+        lines.extend(keys.drain(..).filter_map(|key| {
+            let exchange = self.clients.get_mut(key)?.exchange.as_deref_mut()?;
+            exchange.may_be_known_by_now(&cx);
+            Some((exchange.place()?.line(), key))
+        }));
         lines.sort_unstable();
         // A client whose request was answered at once, and the next queued, was added twice.
         lines.dedup_by_key(|(_, key)| *key);

@@ -229,7 +229,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    pub(super) fn upstream_gone(&mut self, key: Key, ended: bool) {
+    pub(super) fn upstream_gone(&mut self, key: Key, by_fin: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.ended = true;
         let connecting = matches!(upstream.state, State::Connecting(_));
@@ -241,7 +241,7 @@ impl<D: Driver> Shard<D> {
                 self.advance_by(client, Event::ConnectFailed);
             }
             Some(client) => {
-                self.advance_by(client, Event::UpstreamGone { ended, acknowledged });
+                self.advance_by(client, Event::UpstreamGone { by_fin, acknowledged });
             }
         }
     }

@@ -11,6 +11,8 @@ use crate::client::{Client, get, post};
 use crate::endings::STREAM;
 use crate::engine::{Engine, HELLO, ok};
 use crate::front::Front;
+use crate::tunnel::{ASK, SWITCH};
+use crate::wire::End;
 
 /// Streams without end; counts what the kernel took. It closes no connection that is kept: a request that is sent on
 /// one as it closes is lost, and stays charged to its engine for a while.
@@ -159,6 +161,24 @@ fn a_client_that_does_not_read_the_end() {
     front.until("its end", |front| front.count(Count::Closed) == 1);
     assert_eq!(front.count(Count::ClientStalled), 1);
     drop(client);
+}
+
+/// Nor is one of a tunnel's waited for.
+#[test]
+fn a_client_of_a_tunnel_that_does_not_read() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send([SWITCH.as_bytes(), &vec![b'x'; 32 << 20]].concat());
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 200);
+    let mut client = front.connect();
+    client.send(ASK);
+    client.head();
+    front.until("the stall", |front| front.count(Count::ClientStalled) == 1);
+    front.settles();
+    assert_eq!(client.rest().1, End::Reset);
+    let faults = Count::ALL.iter().filter(|count| count.family() == "upstream_faults");
+    assert_eq!(faults.map(|count| front.count(*count)).sum::<u64>(), 0);
 }
 
 /// A client that reads slowly but steadily is not a client that does not read.

@@ -1,6 +1,7 @@
 //! What the front answers itself, which pool a request goes to, and what it adds to what passes.
 
 use bytes::Bytes;
+use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
 use warmfront::snapshot::Snapshot;
@@ -81,6 +82,13 @@ fn health_is_the_fleets() {
     }
     down(1);
     front.until("503", |front| front.ask(get("/health")).status == 503);
+    // To who asks it is an answer, and no request that found no engine.
+    let count = |of| front.count(of);
+    let before = count(Count::AnsweredHere);
+    let reply = front.ask(get("/health"));
+    assert_eq!((reply.status, reply.head.get("retry-after"), reply.closes()), (503, Some("1"), false));
+    assert_eq!((count(Count::AnsweredHere) - before, count(Count::RefusedUnreachable)), (1, 0));
+    assert!(front.stats.requests(|_| true).is_empty());
 }
 
 /// An endpoint that is down gets nothing, unless all are: then they are asked all the same.
@@ -271,7 +279,11 @@ fn a_model_behind_more_than_is_held_otherwise_is_waited_for() {
 }
 
 fn compressed() -> Vec<u8> {
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 13\r\n\r\n";
+    coded("Content-Encoding: gzip\r\n")
+}
+
+fn coded(lines: &str) -> Vec<u8> {
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: 13\r\n\r\n");
     [head.as_bytes(), b"\x1f\x8b\x08\x00\x00\x00rubbish"].concat()
 }
 
@@ -312,14 +324,16 @@ fn a_header_names_the_session_of_any_request() {
     front.settles();
 }
 
-/// A compressed body cannot be read: it goes by load, unchanged.
+/// A compressed body cannot be read, in however many lines its codings stand: it goes by load, unchanged.
 #[test]
 fn compressed_bodies_pass() {
     let engine = Engine::answering(HELLO);
     let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
-    assert_eq!(front.ask(compressed()).status, 200);
-    assert_eq!(engine.requests()[0].body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
-    assert_eq!(front.count(warmfront::counters::stats::Count::ScanFailedCompressed), 1);
+    for request in [compressed(), coded("Content-Encoding: identity\r\nContent-Encoding: gzip\r\n")] {
+        assert_eq!(front.ask(request).status, 200);
+        assert_eq!(engine.requests().last().unwrap().body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
+    }
+    assert_eq!(front.count(Count::ScanFailedCompressed), 2);
 }
 
 /// Who has one of his own would know those of others, were they numbers of one generator (xorshift64*).

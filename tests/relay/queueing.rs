@@ -392,6 +392,9 @@ fn records_say_how_long_each_waited() {
         records.borrow().len() == 4
     });
     let records = records.into_inner();
+    // What each was taken for, whether or not an endpoint was chosen for it.
+    let sized = |tokens: Option<u32>| tokens.is_some_and(|tokens| (700..900).contains(&tokens));
+    assert!(records.iter().all(|record| sized(record.prompt_tokens)), "{records:?}");
     let waited = |id: &str| records.iter().find(|one| one.request_id.as_bytes() == id.as_bytes()).unwrap().waited;
     assert_eq!(waited("first"), None);
     for (id, least) in [("second", 390_000), ("third", 290_000), ("fourth", 90_000)] {
@@ -490,6 +493,32 @@ fn room_is_kept_for_a_stranger_who_becomes_known() {
     assert_eq!(stage.next(), "long");
     (0..3).for_each(|_| stage.answer.send(()).unwrap());
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    stage.settles();
+}
+
+/// Nor has it to look first, which it does not behind a tenant that finds no room.
+#[test]
+fn a_stranger_who_becomes_known_behind_others_waits_as_its_own_tenant() {
+    let stage = Stage::new(|config| config.queue.tenant_header = "x-tenant".into());
+    stage.knows_of_keys();
+    let of = |tenant: &str, name: &str, tokens| stage.asks_with(name, tokens, &format!("x-tenant: {tenant}\r\n"));
+    let stranger = |key: &str, name: &str, tokens| {
+        stage.asks_with(name, tokens, &format!("x-tenant: {key}\r\nauthorization: Bearer {key}\r\n"))
+    };
+    let mut clients: Vec<Client> = ["one", "other"].map(|name| of("known", name, 400)).into();
+    clients.push(stranger("unknown", "made-up", 400));
+    clients.extend(["third0", "third1"].map(|name| of("third", name, 370)));
+    clients.push(stranger("late", "late", 300));
+    assert_eq!((stage.waiting(), stage.sent()), (4, 3));
+    // Strangers were served most now.
+    assert_eq!(stage.next(), "made-up");
+    let shown = Credential::of(xxh3_64_with_seed(b"Bearer late", 1));
+    stage.front.counters.credentials().let_in(shown, 0);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!([stage.next(), stage.next()], ["third0", "late"]);
+    (0..4).for_each(|_| stage.answer.send(()).unwrap());
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.reply().status).collect();
+    assert_eq!(statuses, [200, 200, 401, 200, 200, 200]);
     stage.settles();
 }
 

@@ -186,15 +186,17 @@ fn where_no_engine_asks_for_keys_nobody_is_a_stranger() {
     }
 }
 
-/// One that asks for keys as vLLM does, under `/v1` alone, and one beside it that asks for none, let in whatever is
+/// One that asks for keys as vLLM does, where paths begin so, and one beside it that asks for none, let in whatever is
 /// shown: were it remembered, who has no key would drive all keys out.
 #[test]
 fn what_is_let_in_where_nobody_is_kept_out_is_not_remembered() {
     const V1: &str = "/v1/completions";
+    const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
     let guarded = Engine::run(|mut connection: Connection| {
         while let Some(request) = connection.request() {
             let good = request.head.get("authorization").unwrap_or_default() == "Bearer good";
-            connection.send(if good || !request.path().starts_with("/v1/") { ok("{}") } else { KEY_WANTED.into() });
+            let is_open = !GUARDED.iter().any(|prefix| request.path().starts_with(prefix));
+            connection.send(if good || is_open { ok("{}") } else { KEY_WANTED.into() });
         }
     });
     let open = Engine::answering(HELLO);
@@ -205,17 +207,22 @@ fn what_is_let_in_where_nobody_is_kept_out_is_not_remembered() {
     let ask = |path: &str, model: &str, fields: &str| {
         front.ask(request(path, fields, &format!(r#"{{"model":"{model}","prompt":"hello"}}"#))).status
     };
-    assert_eq!([BAD, GOOD].map(|shown| ask(V1, "guarded", shown)), [401, 200]);
-    for (path, model) in [("/pooling", "guarded"), ("/invocations", "guarded"), (V1, "open"), ("/pooling", "open")] {
+    let judged = [V1, "/v2/embed", "/inference/v1/generate", "/cohere/v2/chat"];
+    for path in judged {
+        assert_eq!([BAD, GOOD].map(|shown| ask(path, "guarded", shown)), [401, 200], "{path}");
+    }
+    let unguarded = ["/pooling", "/invocations", "/classify", "/score", "/rerank", "/generative_scoring"];
+    let of_both = unguarded.into_iter().flat_map(|path| [(path, "guarded"), (path, "open")]);
+    for (path, model) in of_both.chain(judged.map(|path| (path, "open"))) {
         assert_eq!(ask(path, model, BAD), 200, "{path} {model}");
     }
     let places = |shown: &str| {
-        let credentials = [0, 1].map(|seed| Credential::of(xxh3_64_with_seed(shown.as_bytes(), seed)));
+        let credentials = [0, 1, 2, 3, 4].map(|realm| Credential::of(xxh3_64_with_seed(shown.as_bytes(), realm)));
         let is_known = |credential, pool| front.counters.credentials().are_known(credential, pool);
         let all = credentials.into_iter().flat_map(|shown| [None, Some(0), Some(1)].map(|pool| is_known(shown, pool)));
         all.filter(|known| *known).count()
     };
-    assert_eq!((places("Bearer good"), places("Bearer guessed")), (2, 0));
+    assert_eq!((places("Bearer good"), places("Bearer guessed")), (2 * judged.len(), 0));
     front.settles();
 }
 

@@ -172,7 +172,7 @@ impl<'a> Play<'a> {
             6 => self.room = len,
             7 if connected => {
                 self.fin |= how & 1 != 0;
-                self.advance(exchange, Event::UpstreamGone { ended: how & 1 != 0, acknowledged }, &[]);
+                self.advance(exchange, Event::UpstreamGone { by_fin: how & 1 != 0, acknowledged }, &[]);
             }
             8 if side == Side::Client || connected => {
                 self.full[side as usize] = true;

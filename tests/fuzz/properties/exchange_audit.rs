@@ -73,7 +73,7 @@ pub fn check(all: &[u8], reply: &Reply<'_>, answered: &[u8], ending: Option<Endi
         assert!(!looks_whole || ours || reply.is_whole(&asked), "half a reply that looks whole: {}", shown());
         assert!(whole || ending != Some(Ending::KeepAlive), "goes on behind half a reply: {}", shown());
         assert!(!old || judged.body != BodyLength::Chunked, "chunks for an old client: {}", shown());
-        let says_close = head.all("connection").any(|value| value.eq_ignore_ascii_case(b"close"));
+        let says_close = head.fields.all("connection").any(|value| value.eq_ignore_ascii_case(b"close"));
         assert!(!says_close || ending != Some(Ending::KeepAlive), "said to close, and goes on: {}", shown());
         return;
     }
@@ -96,7 +96,7 @@ pub fn check_request(asked: &[u8], reuse: bool, tunnelled: bool) {
     assert_eq!(body.fault, None, "{}", shown());
     assert_eq!(head.len + body.taken, asked.len(), "surplus behind a request: {}", shown());
     assert!(body.done || !reuse, "kept behind half a request: {}", shown());
-    let fields: Vec<_> = head.all("content-length").chain(head.all("transfer-encoding")).collect();
+    let fields: Vec<_> = head.fields.all("content-length").chain(head.fields.all("transfer-encoding")).collect();
     assert!(fields.len() <= 1 && (judged.body == BodyLength::None) == fields.is_empty(), "{}", shown());
 }
 

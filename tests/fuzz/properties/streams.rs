@@ -63,7 +63,7 @@ fn our_requests(bytes: &[u8]) -> (Vec<Message>, Stop) {
             start: String::from_utf8_lossy(head.method).into(),
             target: String::from_utf8_lossy(head.target).into(),
             new: head.version == Version::Http11,
-            fields: sorted(head.fields()),
+            fields: sorted(head.fields.iter().map(|(name, value, _)| (name, value))),
             body: body.done.then_some(body.data.clone()),
         });
         if odd_trailer(&rest[head.len..][..body.taken], &body.data) {
@@ -154,7 +154,7 @@ fn our_reply(bytes: &[u8], head_method: bool) -> Result<Option<Message>, &'stati
             start: head.status.to_string(),
             target: String::new(),
             new: head.version == Version::Http11,
-            fields: sorted(head.fields()),
+            fields: sorted(head.fields.iter().map(|(name, value, _)| (name, value))),
             body: whole.then_some(body.data),
         }));
     }
