@@ -46,7 +46,7 @@ impl Exchange {
                 self.refuse(refusals::DESERTED.into(), cx);
             }
             Phase::Relay => self.break_off(refusals::DESERTED, cx),
-            Phase::Tunnel => self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
+            Phase::Tunnel => self.cut(End::EngineBroke(Cause::EarlyEnd), cx),
             _ => return,
         }
         cx.stats.count(Count::UpstreamFaultSilent);

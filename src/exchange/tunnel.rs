@@ -27,7 +27,7 @@ impl Exchange {
         self.answers_well(cx);
         self.phase = Phase::Tunnel;
         self.upload.forget_held(cx);
-        self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel);
+        self.wait_in_tunnel(cx);
         self.reply.bytes += rest.len() as u64;
         self.pass_reply(rest, cx);
         if self.client_ended {
@@ -37,12 +37,11 @@ impl Exchange {
 
     /// After a 101: bytes both ways; a FIN is a real half-close.
     pub(super) fn tunnel(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
-        if matches!(event, Event::Deserted) {
-            return self.deserted(cx);
+        match event {
+            Event::Deserted => return self.deserted(cx),
+            Event::Deadline { acknowledged, client_stalls } => return self.overdue(acknowledged, client_stalls, cx),
+            _ => self.reply.last = cx.now,
         }
-        let idle_ms = cx.rules.limits.tunnel_idle_timeout_ms;
-        self.wait(cx.now, idle_ms, Waiting::Tunnel);
-        self.reply.last = cx.now;
         match event {
             Event::Request(bytes) => {
                 self.upload.bytes += bytes.len() as u64;
@@ -71,12 +70,26 @@ impl Exchange {
                 self.upstream_ended = true;
                 cx.actions.push(Action::Finish(Side::Client));
             }
-            Event::Deadline { .. } => return self.end(Ending::Abort, End::EngineBroke(Cause::EngineTimeout), cx),
-            _ => return self.end(Ending::Abort, End::EngineBroke(Cause::EarlyEnd), cx),
+            // By a reset: nothing else comes in a tunnel. What it did may be its client's doing, as what comes of it is.
+            _ => {
+                cx.stats.count(Count::UpstreamFaultReset);
+                return self.cut(End::EngineBroke(Cause::EarlyEnd), cx);
+            }
         }
         // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
         if self.client_ended && self.upstream_ended {
-            self.end(Ending::Linger, End::Whole, cx);
+            return self.end(Ending::Linger, End::Whole, cx);
+        }
+        self.wait_in_tunnel(cx);
+    }
+
+    /// For any byte; where the client takes none of those that wait for it, for that.
+    fn wait_in_tunnel(&mut self, cx: &Context<'_>) {
+        match (self.client_full, self.deadline) {
+            // What it sends meanwhile puts off no look at what it takes.
+            (true, Some((_, Waiting::ClientReads))) => {}
+            (true, _) => self.wait_for_client(cx),
+            (false, _) => self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel),
         }
     }
 }

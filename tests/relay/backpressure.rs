@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::{Count, Timing};
 
@@ -10,7 +10,9 @@ use crate::alone::alone;
 use crate::client::{Client, get, post};
 use crate::endings::STREAM;
 use crate::engine::{Engine, HELLO, ok};
-use crate::front::Front;
+use crate::front::{Front, PATIENCE};
+use crate::tunnel::{ASK, SWITCH};
+use crate::wire::End;
 
 /// Streams without end; counts what the kernel took. It closes no connection that is kept: a request that is sent on
 /// one as it closes is lost, and stays charged to its engine for a while.
@@ -141,6 +143,29 @@ fn a_client_that_does_not_read() {
     front.until("the stall", |front| front.count(Count::ClientStalled) == 1);
     front.settles();
     assert!(!client.reply().whole);
+}
+
+/// Nor is one of a tunnel's waited for, whatever it sends meanwhile.
+#[test]
+fn a_client_of_a_tunnel_that_does_not_read() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send([SWITCH.as_bytes(), &vec![b'x'; 32 << 20]].concat());
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.limits.client_stall_timeout_ms = 200);
+    let mut client = front.connect();
+    client.send(ASK);
+    client.head();
+    let begun = Instant::now();
+    while front.count(Count::ClientStalled) == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no stall");
+        let _ = client.stream().write(b"a");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    front.settles();
+    assert_eq!(client.rest().1, End::Reset);
+    let faults = Count::ALL.iter().filter(|count| count.family() == "upstream_faults");
+    assert_eq!(faults.map(|count| front.count(*count)).sum::<u64>(), 0);
 }
 
 /// A client that reads slowly but steadily is not a client that does not read.

@@ -268,6 +268,7 @@ fn a_tunnel_without_a_byte() {
     assert_eq!(client.reply().status, 101);
     assert_eq!(client.ends(), End::Reset);
     front.settles();
+    assert_eq!([Count::UpstreamFaultChunkTimeout, Count::StreamCut].map(|count| front.count(count)), [1, 1]);
 }
 
 /// A refused client that goes on sending gets its answer and a bounded hearing.

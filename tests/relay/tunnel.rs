@@ -226,6 +226,7 @@ fn resets_pass_through() {
     assert_eq!(client.reply().status, 101);
     client.send("r");
     assert_eq!(client.rest().1, End::Reset);
+    assert_eq!([Count::UpstreamFaultReset, Count::StreamCut].map(|count| front.count(count)), [1, 1]);
     let mut client = front.connect();
     client.send(ASK);
     assert_eq!(client.reply().status, 101);
