@@ -103,6 +103,13 @@ impl Draft {
         }
     }
 
+    /// A choice, which may have to wait for room, takes its prompt for so much.
+    pub(super) fn took_for(&mut self, tokens: Option<Tokens>) {
+        if let Some(Tokens { held, new, .. }) = tokens {
+            self.prompt_tokens = Some(held.saturating_add(new));
+        }
+    }
+
     pub(super) fn chose(&mut self, choice: &Choice, runner_up: RunnerUp, now: Micros) {
         self.endpoint = Some(choice.endpoint);
         self.reason = Some(choice.reason);
@@ -113,9 +120,7 @@ impl Draft {
             runner_up_in_flight: runner_up.map(|(_, load)| load),
             costs: choice.costs,
         });
-        if let Some(Tokens { held, new, .. }) = choice.tokens {
-            self.prompt_tokens = Some(held.saturating_add(new));
-        }
+        self.took_for(choice.tokens);
         self.held_tokens = choice.tokens.map(|tokens| tokens.held);
         self.tries = self.tries.saturating_add(1);
         self.chosen.first(self.since, now);

@@ -177,6 +177,7 @@ impl Exchange {
 
     /// Waits for the endpoint of this choice, which knows of what had been `seen`.
     pub(super) fn wait_for_room(&mut self, choice: &Choice, seen: Seen, looked_up: LookedUp, cx: &mut Context<'_>) {
+        self.draft.took_for(choice.tokens);
         let newcomer = self.newcomer(choice, cx);
         if let Some(queued) = &self.queued {
             return queued.place.aims_at(newcomer.endpoint, newcomer.needs, seen);

@@ -392,6 +392,9 @@ fn records_say_how_long_each_waited() {
         records.borrow().len() == 4
     });
     let records = records.into_inner();
+    // What each was taken for, whether or not an endpoint was chosen for it.
+    let sized = |tokens: Option<u32>| tokens.is_some_and(|tokens| (700..900).contains(&tokens));
+    assert!(records.iter().all(|record| sized(record.prompt_tokens)), "{records:?}");
     let waited = |id: &str| records.iter().find(|one| one.request_id.as_bytes() == id.as_bytes()).unwrap().waited;
     assert_eq!(waited("first"), None);
     for (id, least) in [("second", 390_000), ("third", 290_000), ("fourth", 90_000)] {
