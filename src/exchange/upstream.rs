@@ -28,23 +28,29 @@ impl Exchange {
             cx.counters.connect_failed(leg.slot());
         }
         self.was_not_computed(cx);
-        let is_last = u32::from(self.connects) >= cx.rules.limits.connect_tries_max;
-        if in_silence && !is_last && self.is_alone(cx.snapshot) {
+        let (is_alone, tries_max) = (self.is_alone(cx.snapshot), cx.rules.limits.connect_tries_max);
+        let is_last = u32::from(self.connects) >= tries_max || is_alone && !in_silence;
+        if is_last {
+            // It ends there: behind its release the slot may be another endpoint's.
+            self.blame(cx);
+            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
+        }
+        if is_alone {
             // Nothing is said against it yet, and nothing stands in the way of the next try.
             self.drop_leg(cx);
         } else {
             self.blame(cx);
             self.leave_endpoint(cx);
         }
-        if is_last {
-            return self.refuse(refusals::NO_ENDPOINT.into(), cx);
-        }
         self.choose_again(Count::RetriedConnect, cx);
     }
 
-    /// There was nothing left to connect with: no fault of the endpoint's, and another would fare no better.
+    /// There was nothing left to connect with: no fault of the endpoint's, where it does not end, and another would fare
+    /// no better.
     pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectWanting);
+        self.was_not_computed(cx);
+        self.drop_leg(cx);
         self.refuse(refusals::WANT.into(), cx);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, RequestKey};
 use warmfront::exchange::Rules;
 use warmfront::limits::Limits;
 
@@ -52,6 +52,14 @@ fn no_endpoint_left_is_503() {
     assert_eq!(front.count(Count::ConnectFailed), 8, "at most four endpoints are tried");
     assert_eq!(front.count(Count::RetriedConnect), 6, "three of them after another");
     front.settles();
+    let alone = Front::start(&[refusing()]);
+    assert_eq!(alone.ask(post("/v1/chat/completions", "{}")).status, 503);
+    alone.settles();
+    // Each counts where it was last, as its record says.
+    for front in [front, alone] {
+        let ends = front.stats.requests(|_| true);
+        assert!(ends.iter().all(|(key, _)| key.slot != RequestKey::NONE && key.status == 503), "{ends:?}");
+    }
 }
 
 /// The request was read, hence perhaps executed: 502, once, whatever else is there.

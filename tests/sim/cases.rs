@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use warmfront::config;
 use warmfront::control::health::Course;
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, RequestKey};
 use warmfront::driver::Tag;
 use warmfront::exchange::Rules;
 use warmfront::fleet::{Endpoint, Health};
@@ -523,6 +523,11 @@ fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
         publish(Policy::RoundRobin, &[Health::Up; 2][..=others]);
         table.network.borrow_mut().knobs.portless = Some(0);
         let before = count();
+        let refused_at = |wanted: u16| {
+            let ends = stats.requests(|slot| slot == wanted);
+            ends.iter().filter(|(key, _)| key.status == 503).map(|(_, count)| count).sum::<u64>()
+        };
+        let refused_before = [0, RequestKey::NONE].map(refused_at);
         for _ in 0..8 {
             let client = table.client(1 << 20);
             table.send(client, GET);
@@ -538,6 +543,8 @@ fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
         }
         let after = count();
         assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected);
+        let refused = [0, RequestKey::NONE].map(refused_at);
+        assert_eq!([refused[0] - refused_before[0], refused[1] - refused_before[1]], [0, expected[2]], "it is ours");
         let outcome = counters.outcomes().read(0);
         assert_eq!((outcome.faults, counters.connect_failures(0), counters.in_flight(0)), (0, 0, 0));
     }
