@@ -196,7 +196,10 @@ mod tests {
             (&["/v2/embed", "/v2/rerank"], Realm::V2),
             (&["/inference/v1/generate"], Realm::Inference),
             (&["/cohere/v2/chat"], Realm::Cohere),
-            (&["/invocations", "/pooling", "/classify", "/score", "/rerank", "/version", "/", "", "/x/v1/"], Realm::Rest),
+            (
+                &["/invocations", "/pooling", "/classify", "/score", "/rerank", "/version", "/", "", "/x/v1/"],
+                Realm::Rest,
+            ),
         ] {
             paths.iter().for_each(|path| assert_eq!(Realm::of_path(path.as_bytes()), realm, "{path}"));
         }

@@ -119,7 +119,7 @@ fn refuse(
     came: Came,
     cx: &mut Context<'_>,
 ) -> Opened {
-    draft::answered(heard, came, refusal.status, End::from(&refusal), cx);
+    draft::answered(heard, came, refusal.status, End::Refused(refusal.cause), cx);
     let (method, target) = http::method_and_target(bytes);
     let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };

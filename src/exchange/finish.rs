@@ -4,14 +4,30 @@ use super::event::{Action, Context, Ending, Micros, Side};
 use super::refusals::{self, Refused};
 use super::{End, Exchange, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, RequestKey, Timing};
+use crate::http::Refusal;
 use crate::http::reply::{self, ErrorReply};
 use crate::http::rewrite::Form;
-use crate::http::{Cause, Refusal};
 
 impl Exchange {
     /// Answers with an error of our own, or cuts what was already begun.
     pub(super) fn refuse(&mut self, refused: Refused, cx: &mut Context<'_>) {
-        let end = End::from(&refused.refusal);
+        let end = End::Refused(refused.refusal.cause);
+        self.answer(refused, end, cx);
+    }
+
+    /// The same for what its engine did, or did not do in time, and is counted as.
+    pub(super) fn engine_broke(&mut self, kind: Count, refused: Refused, cx: &mut Context<'_>) {
+        cx.stats.count(kind);
+        self.answer(refused, End::EngineBroke(kind), cx);
+    }
+
+    /// And where the reply was begun for certain.
+    pub(super) fn engine_cut(&mut self, kind: Count, cx: &mut Context<'_>) {
+        cx.stats.count(kind);
+        self.cut(End::EngineBroke(kind), cx);
+    }
+
+    fn answer(&mut self, refused: Refused, end: End, cx: &mut Context<'_>) {
         if self.reply.started {
             return self.cut(end, cx);
         }
@@ -43,13 +59,12 @@ impl Exchange {
         match self.phase {
             Phase::Await => {
                 self.blame(cx);
-                self.refuse(refusals::DESERTED.into(), cx);
+                self.engine_broke(Count::UpstreamFaultSilent, refusals::DESERTED.into(), cx);
             }
-            Phase::Relay => self.break_off(refusals::DESERTED, cx),
-            Phase::Tunnel => self.cut(End::EngineBroke(Cause::EarlyEnd), cx),
-            _ => return,
+            Phase::Relay => self.break_off(Count::UpstreamFaultSilent, refusals::DESERTED, cx),
+            Phase::Tunnel => self.engine_cut(Count::UpstreamFaultSilent, cx),
+            _ => {}
         }
-        cx.stats.count(Count::UpstreamFaultSilent);
     }
 
     /// Whether its engine gave others something, in this silence and of late: in twice the time that a stream may be
@@ -62,16 +77,15 @@ impl Exchange {
 
     /// A deadline of the engine's passed.
     pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
-        cx.stats.count(Count::UpstreamFaultHeadTimeout);
         self.blame(cx);
-        self.refuse(refused, cx);
+        self.engine_broke(Count::UpstreamFaultHeadTimeout, refused, cx);
     }
 
     /// The engine failed a reply that was begun: says so where a client can read it, and cuts.
-    pub(super) fn break_off(&mut self, why: Refusal, cx: &mut Context<'_>) {
+    pub(super) fn break_off(&mut self, kind: Count, why: Refusal, cx: &mut Context<'_>) {
         self.blame(cx);
         self.tell_in_stream(why, cx);
-        self.cut(End::EngineBroke(why.cause), cx);
+        self.engine_cut(kind, cx);
     }
 
     /// A last event of a stream, as its API has them: only between two events, and between two chunks.
@@ -150,18 +164,13 @@ impl Exchange {
             }
             Waiting::FirstToken => {
                 self.was_silent(cx);
-                cx.stats.count(Count::UpstreamFaultFirstTokenTimeout);
-                self.break_off(refusals::REPLY_TIMEOUT, cx);
+                self.break_off(Count::UpstreamFaultFirstTokenTimeout, refusals::REPLY_TIMEOUT, cx);
             }
             Waiting::Chunk => {
                 self.was_silent(cx);
-                cx.stats.count(Count::UpstreamFaultChunkTimeout);
-                self.break_off(refusals::REPLY_TIMEOUT, cx);
+                self.break_off(Count::UpstreamFaultChunkTimeout, refusals::REPLY_TIMEOUT, cx);
             }
-            Waiting::Tunnel => {
-                cx.stats.count(Count::UpstreamFaultChunkTimeout);
-                self.cut(End::EngineBroke(Cause::EngineTimeout), cx);
-            }
+            Waiting::Tunnel => self.engine_cut(Count::UpstreamFaultChunkTimeout, cx),
             Waiting::ClientReads if !client_stalls => self.wait_for_client(cx),
             Waiting::ClientReads => {
                 cx.stats.count(Count::ClientStalled);

@@ -24,7 +24,7 @@ impl Answer {
     /// Its status, and how the request ends with it.
     pub(super) fn outcome(&self) -> (u16, End) {
         match self {
-            Answer::Refused(refused) => (refused.refusal.status, End::from(&refused.refusal)),
+            Answer::Refused(refused) => (refused.refusal.status, End::Refused(refused.refusal.cause)),
             Answer::Unhealthy => (refusals::NO_ENDPOINT.status, End::Whole),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
         }

@@ -9,7 +9,7 @@ use crossbeam::queue::ArrayQueue;
 use super::{Micros, Phase, Rules};
 use crate::counters::stats::{Count, ShardStats};
 use crate::fleet::EndpointId;
-use crate::http::{Cause, Refusal};
+use crate::http::Cause;
 use crate::policy::{Costs, Reason};
 use crate::scan::Api;
 use crate::snapshot::PoolId;
@@ -148,8 +148,8 @@ pub enum End {
     ClientLeft(Phase),
     /// The client took none of its reply for too long.
     ClientStalled,
-    /// By its engine: before a reply, which is 502 or 504 then, or in the middle of one.
-    EngineBroke(Cause),
+    /// By its engine, as it is counted: before a reply, which is 502 or 504 then, or in the middle of one.
+    EngineBroke(Count),
     /// Answered with an error of ours, or cut for a fault in the rest of its body.
     Refused(Cause),
     /// Cut at the end of a drain.
@@ -171,22 +171,14 @@ impl End {
         }
     }
 
-    /// The phase or cause, with the labels that metrics have, which have none for a client that stalled.
+    /// The phase, kind or cause, with the labels that metrics have, which have none for a client that stalled.
     pub fn why(self) -> Option<&'static str> {
         match self {
             End::ClientLeft(phase) => Some(phase.as_str()),
             End::ClientStalled => Some("stalled"),
-            End::EngineBroke(cause) | End::Refused(cause) => Some(cause.as_str()),
+            End::EngineBroke(kind) => kind.label().map(|(_, kind)| kind),
+            End::Refused(cause) => Some(cause.as_str()),
             End::Whole | End::Drained | End::Fault => None,
-        }
-    }
-}
-
-impl From<&Refusal> for End {
-    fn from(refusal: &Refusal) -> End {
-        match refusal.status {
-            502 | 504 => End::EngineBroke(refusal.cause),
-            _ => End::Refused(refusal.cause),
         }
     }
 }
@@ -263,12 +255,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_gateway_is_the_engines_doing() {
-        let end = |status| End::from(&Refusal::new(status, Cause::EarlyEnd, ""));
-        assert_eq!(end(502), End::EngineBroke(Cause::EarlyEnd));
-        assert_eq!(end(504), End::EngineBroke(Cause::EarlyEnd));
-        for status in [400, 408, 413, 503] {
-            assert_eq!(end(status), End::Refused(Cause::EarlyEnd), "{status}");
+    fn why_it_ended_is_said_as_it_is_counted() {
+        for (end, why) in [
+            (End::EngineBroke(Count::UpstreamFaultReset), Some("reset")),
+            (End::EngineBroke(Count::upstream_fault(Cause::BadChunk.as_str())), Some("bad_chunk")),
+            (End::Refused(Cause::Unreachable), Some("unreachable")),
+            (End::ClientLeft(Phase::Await), Some("await")),
+            (End::Whole, None),
+        ] {
+            assert_eq!(end.why(), why);
         }
     }
 }

@@ -95,13 +95,12 @@ impl Exchange {
     }
 
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
-        cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
         match fault.cause {
             // It is as long as what the client asked for.
             Cause::HeadTooLarge => self.charge(),
             _ => self.blame(cx),
         }
-        self.refuse(refusals::bad_reply(fault), cx);
+        self.engine_broke(Count::upstream_fault(fault.cause.as_str()), refusals::bad_reply(fault), cx);
         Headed::Nothing
     }
 
@@ -217,10 +216,9 @@ impl Exchange {
             let part = match self.reply.body.next(rest) {
                 Ok(part) => part,
                 Err(fault) => {
-                    cx.stats.count(Count::upstream_fault(fault.cause.as_str()));
                     self.pass_reply(pass, cx);
                     self.blame(cx);
-                    return self.cut(End::EngineBroke(fault.cause), cx);
+                    return self.engine_cut(Count::upstream_fault(fault.cause.as_str()), cx);
                 }
             };
             self.listen(part.data(rest), cx);
@@ -369,8 +367,8 @@ impl Exchange {
                 self.complete(cx);
             }
             _ => {
-                cx.stats.count(if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
-                self.break_off(refusals::BROKEN_OFF, cx);
+                let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+                self.break_off(kind, refusals::BROKEN_OFF, cx);
             }
         }
     }

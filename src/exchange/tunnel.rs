@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::event::{Action, Context, Event, Side, Source};
 use super::{End, Ending, Exchange, Phase, Waiting};
 use crate::counters::stats::Count;
-use crate::http::{Cause, Known, ResponseHead};
+use crate::http::{Known, ResponseHead};
 
 impl Exchange {
     /// Whether a 101 names the protocol that was offered, and nothing else: client and engine would speak different
@@ -71,10 +71,7 @@ impl Exchange {
                 cx.actions.push(Action::Finish(Side::Client));
             }
             // By a reset: nothing else comes in a tunnel. What it did may be its client's doing, as what comes of it is.
-            _ => {
-                cx.stats.count(Count::UpstreamFaultReset);
-                return self.cut(End::EngineBroke(Cause::EarlyEnd), cx);
-            }
+            _ => return self.engine_cut(Count::UpstreamFaultReset, cx),
         }
         // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.
         if self.client_ended && self.upstream_ended {

@@ -160,8 +160,8 @@ impl Exchange {
             }
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
-        cx.stats.count(if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset });
-        self.refuse(refusals::UPSTREAM_LOST.into(), cx);
+        let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+        self.engine_broke(kind, refusals::UPSTREAM_LOST.into(), cx);
     }
 
     /// This side's kernel is full: hold the other side back.

@@ -227,7 +227,7 @@ fn departures() -> Vec<Row> {
 
 /// Engines that fail, requests that go elsewhere, a drain.
 fn failures() -> Vec<Row> {
-    let broke = |cause, status| (End::EngineBroke(cause), status, 1);
+    let broke = |kind, status| (End::EngineBroke(kind), status, 1);
     let hurried = |options: &mut Options| options.rules.limits.reply_head_timeout_ms = 50;
     let tunnel = || {
         running(|mut connection| {
@@ -270,14 +270,26 @@ fn failures() -> Vec<Row> {
             || running(|mut connection| drop(connection.request())),
             unchanged,
             asks(post("/v1/a", "{}")),
-            broke(Cause::EarlyEnd, 502),
+            broke(Count::UpstreamFaultEarlyEnd, 502),
+        ),
+        row(
+            "resets before its head",
+            || {
+                running(|mut connection| {
+                    connection.request();
+                    connection.reset();
+                })
+            },
+            unchanged,
+            asks(post("/v1/a", "{}")),
+            broke(Count::UpstreamFaultReset, 502),
         ),
         row(
             "speaks no HTTP",
             || answering("SSH-2.0\r\n\r\n"),
             unchanged,
             asks(get("/v1/a")),
-            broke(Cause::BadHead, 502),
+            broke(Count::UpstreamFaultBadHead, 502),
         ),
         row(
             "says nothing",
@@ -289,7 +301,7 @@ fn failures() -> Vec<Row> {
             },
             hurried,
             asks(get("/v1/a")),
-            broke(Cause::EngineTimeout, 504),
+            broke(Count::UpstreamFaultHeadTimeout, 504),
         ),
         row(
             "breaks its stream",
@@ -301,14 +313,14 @@ fn failures() -> Vec<Row> {
             },
             unchanged,
             asks(get("/v1/a")),
-            broke(Cause::EarlyEnd, 200),
+            broke(Count::UpstreamFaultEarlyEnd, 200),
         ),
         row(
             "breaks a chunk of its stream",
             || answering([STREAM, "9\r\ndata: a\n\n\r\nx\r\n"].concat()),
             unchanged,
             asks(get("/v1/a")),
-            broke(Cause::BadChunk, 200),
+            broke(Count::UpstreamFaultBadChunk, 200),
         ),
         row(
             "never speaks in its stream",
@@ -321,7 +333,7 @@ fn failures() -> Vec<Row> {
             },
             |options| options.rules.limits.first_token_timeout_ms = 50,
             asks(get("/v1/a")),
-            broke(Cause::EngineTimeout, 200),
+            broke(Count::UpstreamFaultFirstTokenTimeout, 200),
         ),
         row(
             "a tunnel",
@@ -346,7 +358,7 @@ fn failures() -> Vec<Row> {
                 client.head();
                 client.ends();
             },
-            broke(Cause::EngineTimeout, 101),
+            broke(Count::UpstreamFaultChunkTimeout, 101),
         ),
         row(
             "a drain",

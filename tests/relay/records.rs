@@ -80,6 +80,12 @@ fn every_end_is_told_once() {
         let reason = record.reason.map_or(RequestKey::NO_REASON, |reason| reason as u8);
         let expected = (!is_page).then_some((record.status, reason, 1));
         assert_eq!(counted, Vec::from_iter(expected), "{what}");
+        // What its engine did is named as it is counted.
+        if record.end.as_str() == "engine_broke" {
+            let faults = Count::ALL.iter().filter(|count| count.family() == "upstream_faults");
+            let counted = faults.filter(|count| front.count(**count) > 0).filter_map(|count| count.label());
+            assert_eq!(counted.map(|(_, kind)| Some(kind)).collect::<Vec<_>>(), [record.end.why()], "{what}");
+        }
     }
 }
 
