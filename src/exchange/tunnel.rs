@@ -82,9 +82,11 @@ impl Exchange {
 
     /// For any byte; where the client takes none of those that wait for it, for that.
     fn wait_in_tunnel(&mut self, cx: &Context<'_>) {
-        match self.client_full {
-            true => self.wait_for_client(cx),
-            false => self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel),
+        match (self.client_full, self.deadline) {
+            // What it sends meanwhile puts off no look at what it takes.
+            (true, Some((_, Waiting::ClientReads))) => {}
+            (true, _) => self.wait_for_client(cx),
+            (false, _) => self.wait(cx.now, cx.rules.limits.tunnel_idle_timeout_ms, Waiting::Tunnel),
         }
     }
 }
