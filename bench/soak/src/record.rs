@@ -210,7 +210,8 @@ impl Record {
     }
 }
 
-/// Of the steady part: how long it was, KiB a minute and KiB per million requests, both by least squares.
+/// Of the steady part: how long it was, and how memory grew in the median of its minutes. What grows with each request
+/// or with time grows in every minute; a crowd leaves the allocator, once, with what it had at the most.
 pub struct Growth {
     pub lasted: Duration,
     pub requests: u64,
@@ -223,27 +224,32 @@ pub struct Growth {
 impl Growth {
     pub fn of(steady: &[Look]) -> Option<Growth> {
         let (first, last) = (steady.first()?, steady.last()?);
-        let rss = |look: &Look| look.seen.rss_kib as f64;
-        let by_time: Vec<_> = steady.iter().map(|look| (look.minutes, rss(look))).collect();
-        let by_request: Vec<_> = steady.iter().map(|look| (look.requests as f64 / 1e6, rss(look))).collect();
+        let mut minutes = vec![first];
+        for look in steady {
+            if look.minutes - minutes.last()?.minutes >= 1.0 {
+                minutes.push(look);
+            }
+        }
+        let rates = |by: fn(&Look) -> f64| {
+            let rate = |pair: &[&Look]| {
+                (pair[1].seen.rss_kib as f64 - pair[0].seen.rss_kib as f64) / (by(pair[1]) - by(pair[0]))
+            };
+            minutes.windows(2).map(rate).collect::<Vec<f64>>()
+        };
         Some(Growth {
             lasted: Duration::from_secs_f64((last.minutes - first.minutes) * 60.0),
             requests: last.requests - first.requests,
             first_kib: first.seen.rss_kib,
             last_kib: last.seen.rss_kib,
-            kib_per_minute: slope(&by_time)?,
-            kib_per_million: slope(&by_request)?,
+            kib_per_minute: median(rates(|look| look.minutes))?,
+            kib_per_million: median(rates(|look| look.requests as f64 / 1e6))?,
         })
     }
 }
 
-/// Of the line with the least squared distances.
-fn slope(points: &[(f64, f64)]) -> Option<f64> {
-    let count = points.len() as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
-    let above: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
-    let below: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    (below > 0.0).then_some(above / below)
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().filter(|value| value.is_finite())
 }
 
 /// Milliseconds at 50, 99 and 99.9 percent, of microseconds.
@@ -256,10 +262,27 @@ pub fn percentiles(us: &mut [u32]) -> [f64; 3] {
 mod tests {
     use super::*;
 
+    /// A look every five seconds, 50,000 requests a minute.
+    fn looks(rss_kib: impl Fn(u64) -> u64) -> Vec<Look> {
+        let look = |at: u64| {
+            let seen = Seen { rss_kib: rss_kib(at), ..Seen::default() };
+            Look { minutes: at as f64 / 12.0, requests: at * 50_000 / 12, seen, ..Look::default() }
+        };
+        (0..=240).map(look).collect()
+    }
+
     #[test]
-    fn slopes_and_percentiles() {
-        assert_eq!(slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]), Some(2.0));
-        assert_eq!(slope(&[(1.0, 1.0)]), None);
+    fn what_grows_in_every_minute_is_growth_and_what_a_crowd_leaves_is_none() {
+        let of = |rss_kib: fn(u64) -> u64| Growth::of(&looks(rss_kib)).unwrap();
+        let leak = of(|at| 100_000 + at * 20);
+        assert_eq!((leak.kib_per_minute.round(), leak.kib_per_million.round()), (240.0, 4_800.0));
+        let crowd = of(|at| if at < 100 { 100_000 } else { 107_000 });
+        assert_eq!((crowd.kib_per_minute, crowd.kib_per_million, crowd.last_kib), (0.0, 0.0, 107_000));
+        assert!(Growth::of(&looks(|_| 1)[..3]).is_none(), "no minute");
+    }
+
+    #[test]
+    fn percentiles_are_of_all() {
         let mut us: Vec<u32> = (0..1000).rev().map(|ms| ms * 1000).collect();
         assert_eq!(percentiles(&mut us), [500.0, 990.0, 999.0]);
     }

@@ -14,6 +14,8 @@ use crate::run::Mode;
 const JUDGED_FROM_S: u64 = 480;
 /// KiB for a million requests: more than a few bytes each are a leak.
 const KIB_PER_MILLION_MAX: f64 = 4096.0;
+/// What crowds of a thousand may leave in all: some KiB for each connection.
+const GROWN_KIB_MAX: u64 = 16 << 10;
 
 pub fn head(mode: &Mode, driver: &str) {
     let rates: Vec<String> =
@@ -117,8 +119,8 @@ fn grown(record: &mut Record) {
         return println!("memory: not judged, no process was looked at often enough");
     };
     println!(
-        "memory of the process that served longest, its later {:.1} min and {} requests: {} KiB to {} KiB, {:+.1} KiB a minute, {:+.0} KiB \
-         per million requests",
+        "memory of the process that served longest, its later {:.1} min and {} requests: {} KiB to {} KiB; in the median of \
+         the minutes {:+.1} KiB, {:+.0} KiB per million requests",
         growth.lasted.as_secs_f64() / 60.0,
         growth.requests,
         growth.first_kib,
@@ -130,6 +132,8 @@ fn grown(record: &mut Record) {
         println!("memory: not judged, these are less than the {} min that tell growth", JUDGED_FROM_S / 60);
     } else if growth.kib_per_million > KIB_PER_MILLION_MAX {
         record.error(format!("memory grows by {:.0} KiB per million requests", growth.kib_per_million));
+    } else if growth.last_kib > growth.first_kib + GROWN_KIB_MAX {
+        record.error(format!("memory grew from {} to {} KiB", growth.first_kib, growth.last_kib));
     }
 }
 
