@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, Stats};
-use warmfront::exchange::{Action, Actions, Context, Event, Exchange, Lender, Opened, Peer, Rules, open};
+use warmfront::exchange::{Action, Actions, Context, Event, Exchange, Lender, Opened, Peer, Rules, Side, open};
 use warmfront::fleet::{Endpoint, EndpointId, Health, Method};
 use warmfront::index::{Capacity, Index};
 use warmfront::policy::{Policy, Settings};
@@ -137,4 +137,35 @@ fn goes_stale_and_on(is_sent: bool) {
         play.with(|cx| next.advance(Event::ClientReset, cx));
         assert_eq!((play.lender.held_bytes, play.lender.charges.counted()), (0, 0), "{framing}");
     }
+}
+
+fn small(play: &mut Play) -> Box<Exchange> {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+    let length = body.len();
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    play.begin(&head, body.as_bytes())
+}
+
+/// An engine that was there and closed is not told of as one that could not be reached, because nobody else can be asked.
+#[test]
+fn who_closes_a_new_connection_and_is_alone_is_named() {
+    let mut play = Play::new();
+    let mut exchange = small(&mut play);
+    let acknowledged = Some(7);
+    play.is_sent(&mut exchange, false, acknowledged);
+    play.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged }, cx));
+    let counts = [Count::UpstreamFaultEarlyEnd, Count::RetriedFault, Count::RefusedUnreachable];
+    assert_eq!(counts.map(|count| play.stats.total(count)), [1, 0, 0]);
+}
+
+/// Who has not taken the reply before has none yet that an engine could be held back with.
+#[test]
+fn an_engine_that_is_gone_is_not_waited_for_because_its_client_has_yet_to_read() {
+    let mut play = Play::new();
+    play.rules.limits.deserted_head_timeout_ms = 0;
+    let mut exchange = small(&mut play);
+    play.is_sent(&mut exchange, false, Some(7));
+    play.with(|cx| exchange.advance(Event::Full(Side::Client), cx));
+    play.with(|cx| exchange.advance(Event::Deserted, cx));
+    assert_eq!(play.stats.total(Count::UpstreamFaultSilent), 1);
 }

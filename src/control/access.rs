@@ -5,6 +5,7 @@
 mod line;
 mod sink;
 
+use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -193,6 +194,8 @@ struct Writer {
     lines: Vec<u8>,
     /// Lines are lost.
     loss: Bout,
+    /// Its file was replaced, and the new one could not be opened.
+    replaced: Bout,
 }
 
 impl Writer {
@@ -214,6 +217,7 @@ impl Writer {
             read: Vec::new(),
             lines: Vec::new(),
             loss: Bout::default(),
+            replaced: Bout::default(),
         }
     }
 
@@ -232,7 +236,11 @@ impl Writer {
                     self.format = format;
                     self.goes_to(sink);
                 }
-                Ok(Order::Reopen) => self.reopen(),
+                Ok(Order::Reopen) => {
+                    if let Err(error) = self.reopen() {
+                        self.say_unopened(&error);
+                    }
+                }
                 Ok(Order::Look(asker)) => drop(asker.send(())),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -280,7 +288,12 @@ impl Writer {
         let lines = mem::take(&mut self.lines);
         // Who rotates logs tells the process that speaks for the service, and that is another one then.
         if !lines.is_empty() && self.process.has_successor() && self.sink.as_ref().is_some_and(Sink::is_replaced) {
-            self.reopen();
+            // Tried again with each piece that is written.
+            match self.reopen() {
+                Err(error) if self.replaced.troubled(Instant::now()) => self.say_unopened(&error),
+                Err(_) => {}
+                Ok(()) => _ = self.replaced.over(),
+            }
         }
         if let Some(sink) = self.sink.as_mut().filter(|_| !lines.is_empty()) {
             let (written, outcome) = sink.write(&lines);
@@ -316,14 +329,17 @@ impl Writer {
         }
     }
 
-    fn reopen(&mut self) {
-        let Some(sink) = &self.sink else { return };
-        match Sink::open(sink.target()) {
-            Ok(sink) => self.goes_to(Some(sink)),
-            Err(error) => {
-                self.counts.unopened.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(to = %sink.target(), %error, "cannot open the access log anew; it goes where it went");
-            }
+    fn reopen(&mut self) -> io::Result<()> {
+        let Some(sink) = &self.sink else { return Ok(()) };
+        let anew =
+            Sink::open(sink.target()).inspect_err(|_| _ = self.counts.unopened.fetch_add(1, Ordering::Relaxed))?;
+        self.goes_to(Some(anew));
+        Ok(())
+    }
+
+    fn say_unopened(&self, error: &io::Error) {
+        if let Some(sink) = &self.sink {
+            tracing::error!(to = %sink.target(), %error, "cannot open the access log anew; it goes where it went");
         }
     }
 }

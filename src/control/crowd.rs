@@ -48,7 +48,7 @@ pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
         }
         if scarce.look(stats.total(Count::AcceptStalled), Instant::now()) {
             tracing::warn!(
-                "no descriptor, or memory, is left to take clients with: further ones wait, unanswered, until some is; `warmfront check` says how many descriptors it takes"
+                "no descriptor, memory or room to watch them (fs.epoll.max_user_watches) is left to take clients with, or the kernel refuses, which a line of its own says: further ones wait, unanswered, until that is over; `warmfront check` says how many descriptors it takes"
             );
         }
     }

@@ -130,7 +130,11 @@ pub enum StartError {
 impl StartError {
     /// Nobody can listen there for who asks control: on no other address either, where descriptors or memory are wanting.
     pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
-        if is_want(&error) { StartError::Machine(error) } else { StartError::Admin { address, error } }
+        if is_want(&error) {
+            let why = format!("nothing is left to listen on {address} with: {error}");
+            return StartError::Machine(io::Error::new(error.kind(), why));
+        }
+        StartError::Admin { address, error }
     }
 }
 

@@ -110,12 +110,12 @@ counts! {
     "client_bytes_out", "Bytes sent to clients." => BytesOut;
     "spliced_bytes", "Bytes of long opaque replies that passed inside the kernel." => BytesSpliced;
     "receive_buffers_out", "Times that bytes waited a turn because no receive buffer was left." => BuffersOut;
-    "accept_stalls", "Times that accepting was put off because descriptors are scarce, or the kernel refuses." => AcceptStalled;
+    "accept_stalls", "Times that accepting was put off because descriptors or memory are scarce or the kernel refuses, or that there was no room to watch a client (fs.epoll.max_user_watches)." => AcceptStalled;
     "accept_pauses", "Times that a shard had as many clients as it may (connections_max): further ones wait in the kernel's queue." => AcceptPaused;
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
-    "answered_here", "Requests that pages of the front's own answered (/health, /v1/models); what it answered with an error is refused." => AnsweredHere;
+    "answered_here", "Requests that pages of the front's own answered (/health, also where it says 503, /v1/models); what else it answered with an error is refused." => AnsweredHere;
     "client_stalls", "Clients that took none of their reply for too long." => ClientStalled;
     "accounts_differ", "Times that what a shard counted was not what it held." => AccountsDiffer;
     "access_records_dropped", "Requests missing from the access log, or while that is off among the receipts, because they ended faster than they were taken up." => RecordDropped;

@@ -17,7 +17,7 @@ const TAKEN: u64 = 1 << 63;
 /// What finished requests are counted by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestKey {
-    /// Endpoint slot; [`RequestKey::NONE`] when none was chosen.
+    /// Endpoint slot; [`RequestKey::NONE`] when none was chosen, or what we lack kept the request from it.
     pub slot: u16,
     /// Labelled pool; [`RequestKey::NONE`] when none was selected.
     pub pool: u16,

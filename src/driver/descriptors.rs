@@ -97,7 +97,7 @@ impl Descriptors {
         if !std::mem::replace(&mut self.said, true) {
             tracing::error!(
                 %error,
-                "the kernel takes no more connections from a listener, clients wait or are refused: it was ended by others, or a security module forbids it; restart warmfront once neither is so"
+                "the kernel takes no more connections from a listener, clients wait or are refused: it was ended by others, and is there again after a restart of warmfront, or a security module forbids it, until that allows it"
             );
         }
     }

@@ -177,6 +177,7 @@ impl Driver for Epoll {
             && let Some(socket) = self.sockets.get_mut(id)
         {
             // Nothing would ever tell of it: whoever keeps a place for it hears so now.
+            self.accept_stalls += 1;
             socket.over = true;
             socket.breakage.note(error);
             Self::enqueue(&mut self.ready, id, socket);

@@ -52,8 +52,9 @@ impl Exchange {
         let may_be =
             if self.phase == Phase::Await { limits.deserted_head_timeout_ms } else { limits.deserted_timeout_ms };
         let silent = cx.now.saturating_sub(silent_since) >= may_be * 1_000;
-        // A reply that its client does not take is not read from the engine either.
-        if !silent || self.client_full || self.gives_others(silent_since, cx) {
+        // A reply that its client does not take is not read from the engine either, once there is one.
+        let held_back = self.client_full && self.phase != Phase::Await;
+        if !silent || held_back || self.gives_others(silent_since, cx) {
             return;
         }
         match self.phase {

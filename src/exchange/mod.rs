@@ -207,7 +207,7 @@ pub struct Exchange {
     /// The pool that was the only one when the head came.
     only: Option<PoolId>,
     phase: Phase,
-    /// This side's kernel is full: the other side is held back.
+    /// This side's kernel is full: the other side is held back, an engine once its reply is there.
     client_full: bool,
     upstream_full: bool,
     client_paused: bool,

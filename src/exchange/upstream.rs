@@ -153,7 +153,9 @@ impl Exchange {
         if !stale {
             self.blame(cx);
         }
-        if untouched && !self.retried && cx.retry() {
+        // With nobody else to ask, one that is there and closed would be told of as one that could not be reached.
+        let may_ask = stale || !self.is_alone(cx.snapshot);
+        if untouched && !self.retried && may_ask && cx.retry() {
             self.was_not_computed(cx);
             if stale {
                 self.drop_leg(cx);

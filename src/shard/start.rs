@@ -56,7 +56,11 @@ pub enum StartError {
 impl StartError {
     /// Nobody can listen there: on no other address either, where descriptors or memory are wanting.
     pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
-        if socket::is_want(&error) { StartError::Machine(error) } else { StartError::Listen { address, error } }
+        if socket::is_want(&error) {
+            let why = format!("nothing is left to listen on {address} with: {error}");
+            return StartError::Machine(io::Error::new(error.kind(), why));
+        }
+        StartError::Listen { address, error }
     }
 }
 

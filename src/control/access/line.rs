@@ -15,7 +15,7 @@ use crate::scan::Api;
 use crate::snapshot::{PoolId, Snapshot};
 
 /// Counts changes of what the keys mean. New keys may come without one.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A record with its names. Keys that have no value are `null`; those that end in `_us` are microseconds since the first
 /// byte of the request, or a time by itself.

@@ -45,7 +45,7 @@ impl Collected {
                 family.counter(vec![("endpoint", &member.name)], count(member))?;
             }
         }
-        let done: [(&str, &str, fn(&Deeds) -> u64); 2] = [
+        let done: [(&str, &str, Done); 2] = [
             ("endpoint_faults", "Requests that failed by their endpoint's fault", |deeds| deeds.faults),
             ("endpoint_connect_failures", "Connects of requests to an endpoint that failed", |deeds| {
                 deeds.connect_failures
@@ -174,6 +174,9 @@ impl Collected {
 }
 
 type Count = fn(&Member) -> u64;
+
+/// Of what an endpoint did, by its name.
+type Done = fn(&Deeds) -> u64;
 
 /// What control counts of each engine.
 const COUNTS: [(&str, &str, Count); 3] = [

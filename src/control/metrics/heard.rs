@@ -20,7 +20,7 @@ impl Collected {
             }),
             (
                 "kv_events_strangers",
-                "Others than the engine that came to where it is waited for, or were met there, and were turned away",
+                "Others than the engine that came to where it is waited for, or were met there, and were turned away; and tries to connect where it names a host that is not its own",
                 |f| f.counts.strangers,
             ),
             ("kv_events_batches", "Batches of events applied, replayed ones among them", |f| f.counts.batches),

@@ -18,7 +18,7 @@ type Count = fn(&Asked) -> u64;
 #[derive(Debug)]
 pub(super) struct ByName {
     endpoints: BTreeMap<Arc<str>, Deeds>,
-    /// Requests for which nothing was chosen.
+    /// Requests for which nothing was chosen, or that what we lack kept from it.
     none: Deeds,
     /// Of who has none.
     nothing: Deeds,
