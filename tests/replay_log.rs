@@ -13,7 +13,7 @@ use warmfront::replay::traffic::mooncake::Trace;
 fn line(second: u32, keys: &[(&str, &str)]) -> String {
     let time = format!("\"2026-11-21T19:34:{second:02}.500000Z\"");
     let usual = [
-        ("version", "1"),
+        ("version", "2"),
         ("time", &time),
         ("client", "\"127.0.0.1:42958\""),
         ("api", "\"chat\""),

@@ -117,7 +117,7 @@ fn what_clients_write_stays_in_its_place() {
             client.reply();
             let lines = file.until_lines(number + 1);
             let line = &lines[number];
-            assert_eq!(line["version"], 1, "{text}: {line}");
+            assert_eq!(line["version"], 2, "{text}: {line}");
             // Where the target is refused nothing of it is told.
             let path = line["path"].as_str();
             assert!(path.is_none() || path == Some(&format!("/v1/{text}")), "{text}: {line}");

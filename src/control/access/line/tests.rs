@@ -66,7 +66,7 @@ fn json(record: &Record, before: &Snapshot, now: &Snapshot) -> serde_json::Value
 fn a_record_is_told_whole() {
     let (fleet, record) = (fleet(7), record(b"/v1/chat/completions", b"abc"));
     let expected = serde_json::json!({
-        "version": 1, "time": "2026-11-21T19:02:34.000007Z", "client": "10.0.0.7:50312", "method": "POST",
+        "version": 2, "time": "2026-11-21T19:02:34.000007Z", "client": "10.0.0.7:50312", "method": "POST",
         "path": "/v1/chat/completions", "api": "chat", "pool": "ll \"ama\"", "endpoint": "gpu-1:8000",
         "reason": "home", "runner_up": "gpu-2:8000", "tries": 1, "status": 200, "end": "client_left", "why": "relay", "stream": true,
         "request_bytes": 512, "reply_bytes": 2048, "key": "00000000000000ab", "chosen_us": 90, "connected_us": 95,
