@@ -22,7 +22,7 @@ bench/soak/run.sh --upgrades [--seconds 120]                   20 reloads and 5 
   --rate X        the load, times X (1)
 Every reply is compared byte by byte with the one its request calls for. Exit status 1 where a request failed that no
 injected fault explains, where the front's memory grows, or where anything is left behind at the end. Memory is judged where one
-process served long enough, which it says (16 minutes, of which the later half count); not in --upgrades.";
+process served long enough, which it says (24 minutes, of which the later half count); not in --upgrades.";
 
 const ENGINES: usize = 5;
 /// How long everything may take to be as it was.
