@@ -253,6 +253,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::task::JoinHandle;
     use tokio::time::timeout;
 
     use super::*;
@@ -314,6 +315,12 @@ mod tests {
         }
     }
 
+    /// Who asks for a reading now, beside all else.
+    fn asks(keeper: &Arc<Keeper>, source: &Arc<dyn Source>) -> JoinHandle<Result<Changes, String>> {
+        let (keeper, source, asked) = (Arc::clone(keeper), Arc::clone(source), keeper.ask());
+        tokio::spawn(async move { keeper.reload(&source, asked).await })
+    }
+
     /// One reads, another waits for that, and the drain outlasts both; who asks behind it has it undone.
     #[tokio::test(flavor = "current_thread")]
     async fn what_is_changed_outlasts_readings_that_were_asked_for_before() {
@@ -321,10 +328,7 @@ mod tests {
         keeper.look_up().await;
         let (disk, mut begun, answer) = Disk::new();
         let source: Arc<dyn Source> = Arc::new(File(disk));
-        let reload = || {
-            let (keeper, source, asked) = (Arc::clone(&keeper), Arc::clone(&source), keeper.ask());
-            tokio::spawn(async move { keeper.reload(&source, asked).await })
-        };
+        let reload = || asks(&keeper, &source);
         let first = reload();
         begun.recv().await.unwrap();
         let second = reload();
@@ -344,10 +348,7 @@ mod tests {
         keeper.look_up().await;
         let (disk, mut begun, answer) = Disk::new();
         let source: Arc<dyn Source> = Arc::new(File(disk));
-        let reload = || {
-            let (keeper, source, asked) = (Arc::clone(&keeper), Arc::clone(&source), keeper.ask());
-            tokio::spawn(async move { keeper.reload(&source, asked).await })
-        };
+        let reload = || asks(&keeper, &source);
         let told = || (keeper.reloads().begun(), keeper.reloads().under_way());
         assert_eq!(told(), (0, 0));
         let left = reload();
