@@ -529,7 +529,8 @@ fn as_taken(endpoints: &[Endpoint]) -> Vec<(Endpoint, f64, bool)> {
 /// there since it told; less than none where there is room for more. `None`: there is room for all.
 fn lacks(endpoint: &Endpoint, in_flight: u32, since: u64, tokens: f64, held: f64) -> Option<f64> {
     let (kv, capacity) = (f64::from(endpoint.engine.kv_use?), endpoint.engine.kv_capacity_tokens? as f64);
-    let most = if held >= tokens / 2.0 { 0.97 } else { 0.90 };
+    // Half of them in whole tokens, as they are counted.
+    let most = if held >= (tokens / 2.0).floor() { 0.97 } else { 0.90 };
     let lacks = kv * capacity + since as f64 + tokens - held + 64.0 - most * capacity;
     (in_flight + endpoint.foreign > 0).then_some(lacks)
 }
