@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # warmfront before two real vLLM engines: the openai SDK, unchanged bytes, vLLM's own load generator, the
-# hit rate under `prefix-hash` and `warm` against `random`, Claude Code's prompts, clients and an engine that leave. Ends at the first failure.
+# hit rate under `prefix-hash` and `warm` against `random`, the simulated engine's beside theirs, Claude
+# Code's prompts, clients and an engine that leave. Ends at the first failure.
 #
 #   MODEL=/path/to/model bench/real/run.sh DIR      DIR: a virtual environment with vLLM (or DIR/venv)
 #
@@ -130,6 +131,9 @@ bench chat-repeated openai-chat /v1/chat/completions "${repeated[@]}"
 
 step "prefix-hash and warm against random"
 python3 "$here/prefix.py" --front-binary "$FRONT" --engines "${engines[@]}" --sets "$sets" --prefix-tokens "$prefix"
+
+step "the simulated engine beside them"
+python3 "$here/simulated.py" --front-binary "$FRONT" --engines "${engines[@]}" --sets 2 --prefix-tokens "$prefix"
 
 step "prompts of /v1/messages behind what Claude Code puts before them"
 python3 "$here/messages.py" --front-binary "$FRONT" --engines "${engines[@]}"
