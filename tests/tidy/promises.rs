@@ -58,8 +58,9 @@ fn tests(source: &Source) -> Vec<&str> {
         let (before, behind) = (&tokens[..at], &tokens[at + 1..]);
         if token.text == "fn" {
             let from = before.iter().rposition(|token| matches!(token.text, ";" | "{" | "}")).map_or(0, |end| end + 1);
+            // Or `#[tokio::test(...)]`.
             let is_test =
-                before[from..].windows(3).any(|run| run.iter().map(|token| token.text).eq(["[", "test", "]"]));
+                before[from..].windows(2).any(|run| matches!((run[0].text, run[1].text), ("[" | "::", "test")));
             tests.extend(behind.first().filter(|name| is_test && is_word(name.text)).map(|name| name.text));
         } else if token.text.ends_with("on_both_drivers") && behind.first().is_some_and(|sign| sign.text == "!") {
             let list = behind[1..].iter().skip(1).map(|token| token.text);
@@ -71,7 +72,7 @@ fn tests(source: &Source) -> Vec<&str> {
 
 #[test]
 fn tests_are_told_from_other_functions() {
-    let text = "#[test]\n#[allow(dead_code)]\npub fn one() {}\nfn two() {}\n#[tokio::test]\nasync fn three() {}\n\
+    let text = "#[test]\n#[allow(dead_code)]\npub fn one() {}\n#[cfg(test)]\nfn two() {}\n#[tokio::test(flavor = \"x\")]\nasync fn three() {}\n\
                 on_both_drivers!(four, five,);\nalone_on_both_drivers! {\n    six\n    seven\n}\n\
                 fn four<D>() {}\nmacro_rules! on_both_drivers { ($($name:ident)*) => {} }\n";
     let source = Source::of("tests/a.rs".into(), text.into());
