@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use warmfront::counters::stats::{Count, Timing};
 
 use crate::client::{get, post};
-use crate::endings::STREAM;
-use crate::engine::{Engine, HELLO, ok};
+use crate::engine::{Engine, HELLO, STREAM, gate, ok};
 use crate::front::{Front, PATIENCE};
 use crate::tunnel::{ASK, SWITCH};
 use crate::wire::End;
@@ -34,7 +33,7 @@ fn a_late_reader_gets_everything() {
 /// An engine that does not read holds back its client's upload, and only that.
 #[test]
 fn an_unread_upload_holds_back_its_client() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::narrow(move |mut connection| {
         while let Some(head) = connection.head() {
             if !head.start.contains("/v1/quick") {

@@ -11,18 +11,9 @@ use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
 use crate::client::{chunked, post};
-use crate::engine::{Engine, HELLO};
+use crate::engine::{Engine, HELLO, gate};
 use crate::front::{Front, Options};
 use crate::random::Random;
-
-/// Lets test and engine wait for each other.
-pub fn gate() -> (mpsc::Sender<()>, impl Fn() + Send + Sync) {
-    let (open, gate) = mpsc::channel();
-    let gate = Mutex::new(gate);
-    (open, move || {
-        let _ = gate.lock().unwrap().recv_timeout(crate::front::PATIENCE);
-    })
-}
 
 /// A chat body of `len` bytes with the model last, as the openai SDK writes it.
 pub fn chat_body(len: usize, random: &mut Random) -> Vec<u8> {
