@@ -66,6 +66,8 @@ mod shadows;
 mod storm;
 #[path = "relay/strangers.rs"]
 mod strangers;
+#[path = "relay/tries.rs"]
+mod tries;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
 #[path = "relay/unseen.rs"]

@@ -1,6 +1,8 @@
 //! The whole front, as a process with its control thread, before engines that fail and come back: who is kept out, for
 //! how long, who is let in again and how, and what its clients see of it.
 
+#[path = "../relay/tries.rs"]
+mod tries;
 #[path = "../relay/untested.rs"]
 #[allow(dead_code, reason = "shared with tests/relay")]
 mod untested;

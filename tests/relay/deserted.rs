@@ -7,6 +7,7 @@ use warmfront::counters::stats::Count;
 use crate::client::post;
 use crate::engine::{Engine, HELLO, STREAM, TOKEN, gate};
 use crate::front::{Front, republish_each};
+use crate::tries::in_one_of;
 use crate::wire::End;
 
 /// A vLLM that was told to end keeps its streams open and silent, and refuses its probes: they are cut visibly, those
@@ -14,7 +15,7 @@ use crate::wire::End;
 #[test]
 fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     // An engine that is stopped in the middle is silent as well: hardly in each of three tries.
-    assert!((0..3).any(|_| who_speaks_goes_on_where_the_silent_are_cut()), "who speaks is cut");
+    in_one_of(3, "a stream that speaks goes on", true, who_speaks_goes_on_where_the_silent_are_cut);
 }
 
 fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
@@ -134,7 +135,7 @@ fn a_stream_that_its_client_does_not_take_is_not_silent() {
 #[test]
 fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
     // An engine that is stopped in the middle is silent as well: hardly in each of three tries.
-    assert!((0..3).any(|_| the_tunnel_that_speaks_goes_on()), "who speaks is cut");
+    in_one_of(3, "a tunnel that speaks goes on", true, the_tunnel_that_speaks_goes_on);
 }
 
 fn the_tunnel_that_speaks_goes_on() -> bool {

@@ -36,6 +36,7 @@ mod records;
 mod shadows;
 mod storm;
 mod strangers;
+mod tries;
 mod tunnel;
 mod unseen;
 mod untested;
