@@ -31,17 +31,6 @@ fn idle_shards_on_the_driver_of_this_machine_wake_once_a_second() {
     wakes_once_a_second("auto");
 }
 
-/// Longer than tokio keeps them where nobody says otherwise (10 s). Where no thread can be made for the moment, what is to
-/// be done by one would panic if there were none, and look-ups of a name, reloads or saves come no more.
-#[test]
-fn a_thread_for_what_blocks_stays() {
-    let front = ready("auto");
-    sleep(Duration::from_secs(12));
-    let all = fs::read_dir(format!("/proc/{}/task", front.0.id())).unwrap().map(|thread| thread.unwrap().path());
-    let names: Vec<String> = all.map(|thread| fs::read_to_string(thread.join("comm")).unwrap_or_default()).collect();
-    assert!(names.iter().any(|name| name.trim() == "tokio-rt-worker"), "{names:?}");
-}
-
 fn ready(driver: &str) -> Front {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);

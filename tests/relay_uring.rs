@@ -4,14 +4,24 @@
 mod alone;
 #[path = "relay/backpressure.rs"]
 mod backpressure;
+#[path = "relay/bars.rs"]
+mod bars;
 #[path = "relay/batches.rs"]
 mod batches;
+#[path = "relay/blame.rs"]
+mod blame;
+#[path = "relay/broken.rs"]
+mod broken;
+#[path = "relay/busy.rs"]
+mod busy;
 #[path = "relay/client.rs"]
 mod client;
 #[path = "relay/deadlines.rs"]
 mod deadlines;
 #[path = "relay/demands.rs"]
 mod demands;
+#[path = "relay/deserted.rs"]
+mod deserted;
 #[path = "relay/early.rs"]
 mod early;
 #[path = "relay/endings.rs"]
@@ -56,8 +66,8 @@ mod shadows;
 mod storm;
 #[path = "relay/strangers.rs"]
 mod strangers;
-#[path = "relay/trust.rs"]
-mod trust;
+#[path = "relay/tries.rs"]
+mod tries;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
 #[path = "relay/unseen.rs"]

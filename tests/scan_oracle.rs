@@ -295,7 +295,7 @@ fn mutated_bodies_read_alike_at_random_cuts() {
     let (mut random, mut read) = (Random(0x5eed), 0);
     let bodies: Vec<_> = corpus().into_iter().filter(|(_, body)| body.len() < 2_000).collect();
     let (plans, needs) = (plans(), needs());
-    let rounds = std::env::var("WARMFRONT_SCAN_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4_000);
+    let rounds = std::env::var("WARMFRONT_SCAN_ROUNDS").map_or(4_000, |text| text.parse().expect("a number"));
     for _ in 0..rounds {
         let (api, body) = random.pick(&bodies);
         let mut body = body.clone();

@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, Upstream};
     use crate::control::fleet::Fleet;
+    use crate::control::tests::config_of;
     use crate::counters::stats::{RequestKey, Stats};
     use crate::counters::{Counted, Counters, Prediction};
     use crate::fleet::Method;
@@ -166,7 +167,7 @@ mod tests {
 
     fn config(ports: &[u16]) -> Config {
         let upstream = |port: &u16| Upstream::new(format!("http://engine:{port}").parse().unwrap());
-        Config { upstream: ports.iter().map(upstream).collect(), ..Config::default() }
+        config_of(ports.iter().map(upstream))
     }
 
     #[test]

@@ -342,6 +342,14 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::config::Upstream;
+
+    /// A configuration of these engines. Its prefix index is an eighth of the usual one: many tests make one each.
+    pub(super) fn config_of(upstream: impl IntoIterator<Item = Upstream>) -> Config {
+        let mut config = Config { upstream: upstream.into_iter().collect(), ..Config::default() };
+        config.limits.index_bytes = 8 << 20;
+        config
+    }
 
     /// As of a file on a machine that is gone: whoever opens it stands still.
     #[test]

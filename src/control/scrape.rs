@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_skipped() {
+    fn nonsense_of_an_engine_is_skipped() {
         for text in [
             "",
             "\n\n",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::front::Front;
-use crate::{DRIVERS, until};
+use crate::{on_both, until};
 
 fn start(driver: &str, engine: &Engine, delay: &str) -> Front {
     let front = Front::start(driver, &[engine.address], &format!("[limits]\ndrain_delay_ms = {delay}\n"));
@@ -14,7 +14,7 @@ fn start(driver: &str, engine: &Engine, delay: &str) -> Front {
 
 #[test]
 fn who_is_told_to_end_denies_readiness_and_serves_on() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let engine = Engine::start();
         let mut front = start(driver, &engine, "4000");
         let mut kept = front.connect();
@@ -34,7 +34,7 @@ fn who_is_told_to_end_denies_readiness_and_serves_on() {
         until("its end", || front.first_has_ended());
         assert!(told.elapsed() >= Duration::from_secs(4), "{driver}");
         assert!(front.has_said("draining: no new connections"));
-    }
+    });
 }
 
 #[test]

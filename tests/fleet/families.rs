@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 
 use crate::engine::Engine;
 use crate::front::{Client, Front};
-use crate::{DRIVERS, untested, until};
+use crate::{on_both, untested, until};
 
 /// A port of both families that nobody is given, where who means to may listen. See [`crate::reserved`].
 fn kept() -> (u16, TcpListener) {
@@ -36,7 +36,7 @@ fn both_families_are_served_at_one_port() {
     if !has_ipv6() {
         return;
     }
-    for driver in DRIVERS {
+    on_both(|driver| {
         for (listen, then) in [(["0.0.0.0", "[::]"], &["[::]"][..]), (["[::]", "0.0.0.0"], &["[::]", "0.0.0.0"])] {
             let (port, _kept) = kept();
             let serves_all = || {
@@ -54,7 +54,7 @@ fn both_families_are_served_at_one_port() {
             until("the first process's end", || front.first_has_ended());
             serves_all();
         }
-    }
+    });
 }
 
 /// What clients of `[::]` alone have had, they have behind an upgrade to both as well; and IPv4 alone is that.

@@ -201,12 +201,17 @@ impl Front {
         crate::until(health, || self.acts_on(place, health));
     }
 
-    /// The sum of the series of a counter or gauge.
+    /// The sum of the series of a counter or gauge that begin so. The page must know the family: one that is gone would
+    /// read as 0, which much is held to.
     pub fn metric(&self, name: &str) -> f64 {
         let reply = Client::to(self.admin).get("/metrics");
         let text = String::from_utf8(reply.body.data).unwrap();
-        let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
-        values.map(|value| value.parse::<f64>().unwrap()).sum()
+        let family = name.split([' ', '{']).next().unwrap();
+        let told = format!("# TYPE {} ", family.trim_end_matches("_total"));
+        assert!(text.contains(&told), "no {family} in {text}");
+        let series = text.lines().filter_map(|line| Some((line, line.strip_prefix(name)?)));
+        let series = series.filter(|(_, rest)| name != family || rest.starts_with([' ', '{']));
+        series.map(|(line, _)| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
     /// SIGKILL.

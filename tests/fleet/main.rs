@@ -1,6 +1,8 @@
 //! The whole front, as a process with its control thread, before engines that fail and come back: who is kept out, for
 //! how long, who is let in again and how, and what its clients see of it.
 
+#[path = "../relay/tries.rs"]
+mod tries;
 #[path = "../relay/untested.rs"]
 #[allow(dead_code, reason = "shared with tests/relay")]
 mod untested;
@@ -17,6 +19,7 @@ mod engine;
 mod families;
 mod front;
 mod listing;
+mod patience;
 mod receipts;
 mod reloading;
 mod reserved;
@@ -35,21 +38,12 @@ use std::time::{Duration, Instant};
 
 use engine::{Engine, Mood};
 use front::Front;
+use patience::{DRIVERS, PATIENCE, on_both, until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const DRIVERS: [&str; 2] = ["epoll", "auto"];
 /// Probes every 50 ms, an ejection of 3 s, and no slow start unless a test wants one. What is to come within an ejection
 /// does so also where the machine stands still for two of these seconds.
 const QUICK: &str = "[routing]\npolicy = \"round-robin\"\n[health]\nprobe_interval_ms = 50\neject_ms = 3000\n\
                      eject_ms_max = 4000\nslow_start_ms = 0\n";
-
-fn until(what: &str, mut met: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !met() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Engines, all of which answer, and a front that knows it.
 fn fleet<const COUNT: usize>(driver: &str, config: &str) -> ([Engine; COUNT], Front) {
@@ -69,7 +63,7 @@ fn failures(front: &Front, count: usize) -> usize {
 /// `/health` says 200 all the while: what counts is how requests end.
 #[test]
 fn an_engine_that_fails_requests_is_ejected_tried_and_taken_back() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let ([failing, good], front) = fleet(driver, QUICK);
         failing.becomes(Mood::Fails);
         assert_eq!(failures(&front, 40), 3, "{driver}");
@@ -97,13 +91,13 @@ fn an_engine_that_fails_requests_is_ejected_tried_and_taken_back() {
         assert_eq!((failing.requests() - before.0, good.requests() - before.1), (20, 20), "{driver}");
         assert_eq!(front.metric("warmfront_endpoint_ejections_total"), 2.0, "{driver}");
         assert_eq!(front.stop(), Some(0));
-    }
+    });
 }
 
 /// While on trial it has one request at a time, however many come.
 #[test]
 fn a_trial_is_one_request_at_a_time() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let ([failing, _good], front) = fleet(driver, QUICK);
         failing.becomes(Mood::Fails);
         failures(&front, 10);
@@ -124,13 +118,13 @@ fn a_trial_is_one_request_at_a_time() {
         come(100);
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!((failing.requests() - before, failing.most_at_once()), (1, 1), "{driver}");
-    }
+    });
 }
 
 /// One refusal in the words of a vLLM that drains; then it is gone, and comes back on the same address.
 #[test]
 fn a_vllm_that_drains_ends_and_returns_costs_one_request() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let ([leaving, _good], front) = fleet(driver, QUICK);
         leaving.becomes(Mood::Drains);
         assert_eq!(failures(&front, 30), 1, "{driver}");
@@ -145,13 +139,13 @@ fn a_vllm_that_drains_ends_and_returns_costs_one_request() {
             assert_eq!(failures(&front, 2), 0, "{driver}");
             leaving.requests() >= before + 10
         });
-    }
+    });
 }
 
 /// SIGTERM without a drain: the listener closes, streams stay open and silent.
 #[test]
 fn streams_of_a_vllm_that_was_ended_do_not_hang() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let config = format!("{QUICK}[limits]\ndeserted_timeout_ms = 700\n");
         let ([silent], front) = fleet(driver, &config);
         silent.becomes(Mood::Silent);
@@ -167,13 +161,13 @@ fn streams_of_a_vllm_that_was_ended_do_not_hang() {
         }
         until("the accounts", || front.metric("warmfront_endpoint_in_flight") == 0.0);
         assert_eq!(front.metric("warmfront_accounts_differ_total"), 0.0);
-    }
+    });
 }
 
 /// The same of one that was taken out of the fleet before: it is looked at for as long as it has something.
 #[test]
 fn streams_of_an_engine_that_was_taken_out_and_ended_do_not_hang() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let config = format!("{QUICK}[limits]\ndeserted_timeout_ms = 700\n");
         let ([silent, _good], front) = fleet(driver, &config);
         silent.becomes(Mood::Silent);
@@ -202,13 +196,13 @@ fn streams_of_an_engine_that_was_taken_out_and_ended_do_not_hang() {
         assert!(gone.elapsed() < Duration::from_secs(15), "{driver}: {:?}", gone.elapsed());
         until("the accounts", || front.metric("warmfront_counted_in_flight") == 0.0);
         assert_eq!(front.metric("warmfront_accounts_differ_total"), 0.0);
-    }
+    });
 }
 
 /// Every engine fails every request: none is left out for long, nor all at once.
 #[test]
 fn a_fleet_that_fails_is_still_asked() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let (engines, front) = fleet::<3>(driver, QUICK);
         engines.iter().for_each(|engine| engine.becomes(Mood::Fails));
         let mut client = front.connect();
@@ -224,13 +218,13 @@ fn a_fleet_that_fails_is_still_asked() {
                 front.acts_on(place, "up")
             });
         });
-    }
+    });
 }
 
 /// Who is back has nothing in its cache: it gets a tenth at first.
 #[test]
 fn who_is_back_starts_slowly() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         // So slowly that it stays a tenth for as long as the test takes.
         let config = QUICK.replace("round-robin", "random").replace("slow_start_ms = 0", "slow_start_ms = 3600000");
         let ([leaving, _good], front) = fleet(driver, &config);
@@ -242,13 +236,13 @@ fn who_is_back_starts_slowly() {
         assert_eq!(failures(&front, 400), 0);
         let share = leaving.requests() - before;
         assert!((10..=90).contains(&share), "{driver}: {share} of 400 requests");
-    }
+    });
 }
 
 /// An address without a way to it, one that nobody listens on: no request is lost.
 #[test]
 fn endpoints_that_cannot_be_reached_cost_no_request() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let good = Engine::start();
         let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
         // Broadcast: the kernel itself refuses to connect there.
@@ -258,5 +252,5 @@ fn endpoints_that_cannot_be_reached_cost_no_request() {
         front.until_health(0, "down");
         front.until_health(1, "down");
         assert_eq!((failures(&front, 100), good.requests()), (0, 200), "{driver}");
-    }
+    });
 }

@@ -43,6 +43,18 @@ fn auto_is_io_uring_where_there_are_rings() {
     assert_eq!(is("uring"), untested::has_ring("fleets on io_uring"));
 }
 
+/// Longer than tokio keeps them where nobody says otherwise (10 s). Where no thread can be made for the moment, what is to
+/// be done by one would panic if there were none, and look-ups of a name, reloads or saves come no more.
+#[test]
+fn a_thread_for_what_blocks_stays() {
+    let front = Front::start("auto", &[Engine::start().address], "");
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", front.process())).unwrap();
+    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    let names: Vec<String> = tasks.map(|thread| of(thread.unwrap())).collect();
+    assert!(names.iter().any(|name| name.trim() == "tokio-rt-worker"), "{names:?}");
+}
+
 #[test]
 fn what_would_silence_or_kill_it_is_refused() {
     let path =

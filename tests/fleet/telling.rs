@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::reloading::config;
-use crate::{DRIVERS, QUICK, fleet, until};
+use crate::{QUICK, fleet, on_both, until};
 
 const LOADED: &str =
     "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
@@ -131,7 +131,7 @@ fn engines_that_are_asked_with_another_key_are_named() {
 /// Who comes next hangs, and is no request yet.
 #[test]
 fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let ([_engine], front) = fleet(driver, &format!("{QUICK}[limits]\nconnections_max = 2\n"));
         let pauses = || front.metric("warmfront_accept_pauses_total");
         let first = front.connect();
@@ -145,7 +145,7 @@ fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
         drop(first);
         assert_eq!((third.reply().status, pauses()), (200, 2.0), "{driver}");
         assert_eq!(lines(&front, "a shard has as many clients as it may"), 1, "{driver}");
-    }
+    });
 }
 
 /// Nobody else serves what it serves, so it stays, as slow as it is; and what it serves is not known.

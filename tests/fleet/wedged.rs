@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::supervised::{Manager, config};
-use crate::{DRIVERS, untested, until};
+use crate::{on_both, untested, until};
 
 /// Said once a stop, and each time that the service manager would else be told.
 const STANDS: &str = "a shard stands still shard=1 doing=";
@@ -58,7 +58,7 @@ impl Traced {
 
 #[test]
 fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
-    for driver in DRIVERS {
+    on_both(|driver| {
         let engine = Engine::start();
         let mut manager = Manager::new(&format!("wedged-{driver}"));
         let mut command = manager.command();
@@ -117,5 +117,5 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
             front.until_said("the shard goes on");
             stop.store(true, Ordering::Relaxed);
         });
-    }
+    });
 }

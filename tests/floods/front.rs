@@ -120,10 +120,12 @@ impl Front {
         self.connect().ask(request).status
     }
 
-    /// What `/metrics` says of a series, by its name and labels; 0 where it has none.
+    /// What `/metrics` says of a series, by its name and labels; 0 where it has none, but is of a family that is there.
     pub fn metric(&self, series: &str) -> u64 {
         let mut client = Client::new(TcpStream::connect(self.admin).unwrap());
         let text = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").text();
+        let family = series.split('{').next().unwrap();
+        assert!(text.contains(&format!("# TYPE {} ", family.trim_end_matches("_total"))), "no {family} in {text}");
         let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0, |value| value.trim().parse::<f64>().unwrap() as u64)
     }

@@ -69,7 +69,7 @@ fn spread(snapshot: &Snapshot, count: u64) -> Vec<u32> {
 
 /// Shards race for the last places below a cap; none is ever passed, by any policy.
 #[test]
-fn a_cap_is_never_passed() {
+fn a_cap_is_never_passed_by_any_policy() {
     const CAPS: [u32; 4] = [1, 3, 7, 12];
     for policy in POLICIES {
         let capped = |slot: u16| Endpoint { cap: CAPS[slot as usize], ..endpoint(slot) };
@@ -227,7 +227,7 @@ fn a_slow_start_does_not_begin_with_a_burst() {
 
 /// One on trial gets one request at a time, and gets it: from every policy, before others are busy.
 #[test]
-fn a_trial_is_one_request_at_a_time() {
+fn every_policy_tries_one_request_at_a_time() {
     for policy in POLICIES {
         let on_trial = |slot: u16| of_health(slot, if slot == 1 { Health::Trial } else { Health::Up });
         let (snapshot, counters) = (snapshot((0..4).map(on_trial).collect(), by(policy)), Counters::leak());

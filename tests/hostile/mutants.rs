@@ -119,7 +119,7 @@ fn double_a_line(random: &mut Random, bytes: &mut Vec<u8>) -> &'static str {
 fn cases(side: &str) -> Vec<(u64, usize)> {
     let told = std::env::var("HOSTILE").unwrap_or_default();
     let parts: Vec<&str> = told.split(':').collect();
-    let count = std::env::var("HOSTILE_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(CASES);
+    let count = std::env::var("HOSTILE_CASES").map_or(CASES, |count| count.parse().expect("a number"));
     match parts[..] {
         [only, seed, case] if only == side => vec![(seed.parse().expect("a seed"), case.parse().expect("a number"))],
         [only, seed] if only == side => (0..count).map(|case| (seed.parse().expect("a seed"), case)).collect(),

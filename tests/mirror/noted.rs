@@ -86,7 +86,7 @@ fn run(seed: u64, room: u32) {
     index.assign(ID, Some(room)).unwrap();
     let mut ranks = [Mirror::new(2_000), Mirror::new(2_000)];
     let (mut missed, mut found) = (0, Matches::default());
-    let steps = std::env::var("WARMFRONT_NOTED_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
+    let steps = std::env::var("WARMFRONT_NOTED_STEPS").map_or(STEPS, |text| text.parse().expect("a number"));
     for step in 0..steps {
         let [one, other] = &mut ranks;
         let (mirror, other) = if draw.below(2) == 0 { (one, &*other) } else { (other, &*one) };

@@ -277,7 +277,7 @@ fn run(driver: &'static str, seed: u64, steps: u64) {
 
 #[test]
 fn nobody_is_thought_to_hold_more_than_it_does() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let steps = number("WARMFRONT_PRECISE_STEPS").unwrap_or(STEPS);
     match number("WARMFRONT_PRECISE_SEED") {
         Some(seed) => on_both(|driver| run(driver, seed, steps)),

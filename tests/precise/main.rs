@@ -8,8 +8,12 @@ mod frames;
 mod front;
 #[path = "../kvevents/msgpack.rs"]
 mod msgpack;
+#[path = "../fleet/patience.rs"]
+mod patience;
 #[path = "../fleet/reserved.rs"]
 mod reserved;
+#[path = "../relay/untested.rs"]
+mod untested;
 #[allow(dead_code, reason = "shared with tests/relay")]
 #[path = "../relay/wire.rs"]
 mod wire;
@@ -28,24 +32,4 @@ mod tokens;
 mod tools;
 mod unrendered;
 
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-const DRIVERS: [&str; 2] = ["epoll", "uring"];
-
-fn until(what: &str, mut met: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !met() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The same on both drivers, at once: most of it is waiting.
-fn on_both(test: impl Fn(&'static str) + Sync) {
-    std::thread::scope(|scope| {
-        for driver in DRIVERS {
-            scope.spawn(|| test(driver));
-        }
-    });
-}
+use patience::{DRIVERS, PATIENCE, on_both, until};

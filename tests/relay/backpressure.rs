@@ -1,87 +1,16 @@
 //! Readers that do not read: each holds back its own side, nothing else, within bounds.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::{Count, Timing};
 
-use crate::alone::alone;
-use crate::client::{Client, get, post};
-use crate::endings::STREAM;
-use crate::engine::{Engine, HELLO, ok};
+use crate::client::{get, post};
+use crate::engine::{Engine, HELLO, STREAM, gate, ok};
 use crate::front::{Front, PATIENCE};
+use crate::tries::in_one_of;
 use crate::tunnel::{ASK, SWITCH};
 use crate::wire::End;
-
-/// Streams without end; counts what the kernel took. It closes no connection that is kept: a request that is sent on
-/// one as it closes is lost, and stays charged to its engine for a while.
-fn flooding() -> (Engine, &'static AtomicUsize) {
-    let sent: &'static AtomicUsize = Box::leak(Box::default());
-    let engine = Engine::run(move |mut connection| {
-        while let Some(request) = connection.request() {
-            if request.path() == "/v1/quick" {
-                connection.send(HELLO);
-                continue;
-            }
-            connection.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
-            let chunk = [b"4000\r\n", &[b'x'; 16_384][..], b"\r\n"].concat();
-            while let Ok(()) = connection.stream().write_all(&chunk) {
-                sent.fetch_add(chunk.len(), Ordering::Relaxed);
-            }
-        }
-    });
-    (engine, sent)
-}
-
-/// Waits until `count` stands still, and answers it.
-fn standstill(count: &AtomicUsize) -> usize {
-    let mut before = usize::MAX;
-    loop {
-        let now = count.load(Ordering::Relaxed);
-        if now > 0 && now == before {
-            return now;
-        }
-        before = now;
-        std::thread::sleep(Duration::from_millis(150));
-    }
-}
-
-fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
-
-#[test]
-fn forty_unread_streams_hold_back_their_engine() {
-    alone("backpressure::forty_unread_streams_hold_back_their_engine", forty_unread_streams);
-}
-
-/// Fills the kernel's buffers, and weighs the process.
-fn forty_unread_streams() {
-    let (engine, sent) = flooding();
-    let front = Front::start(&[engine.address]);
-    front.ask(get("/v1/quick"));
-    let before = resident_bytes();
-    let clients: Vec<Client> = (0..40)
-        .map(|_| {
-            let mut client = front.connect();
-            client.send(get("/v1/a"));
-            client
-        })
-        .collect();
-    front.until("all requests", |front| front.counters.in_flight(0) == 40);
-    standstill(sent);
-    let grown = resident_bytes().saturating_sub(before);
-    println!("{grown} bytes more");
-    assert!(grown < 8 << 20, "{grown} bytes more for 40 unread streams and their scripts");
-    // Everyone else is served meanwhile.
-    assert_eq!(front.ask(get("/v1/quick")).status, 200);
-    assert_eq!(front.counters.in_flight(0), 40);
-    drop(clients);
-    front.settles();
-}
 
 /// A reader that begins to read gets everything that was held back, in order.
 #[test]
@@ -105,7 +34,7 @@ fn a_late_reader_gets_everything() {
 /// An engine that does not read holds back its client's upload, and only that.
 #[test]
 fn an_unread_upload_holds_back_its_client() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::narrow(move |mut connection| {
         while let Some(head) = connection.head() {
             if !head.start.contains("/v1/quick") {
@@ -211,7 +140,7 @@ fn a_client_that_reads_slowly() {
         got == LEN && front.count(Count::ClientStalled) == before
     };
     // One that is stopped for a while does not read steadily: hardly in each of five tries.
-    assert!((0..5).any(|_| reads_all()), "it is taken for one that does not read");
+    in_one_of(5, "a slow reader reads all", true, reads_all);
 }
 
 /// Times between tokens are the engine's, not those of a client that does not read for a while.

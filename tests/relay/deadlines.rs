@@ -11,15 +11,14 @@ use warmfront::limits::Limits;
 use warmfront::policy::Policy;
 
 use crate::client::{Client, get, post};
-use crate::engine::{Connection, Engine, HELLO, black_hole};
+use crate::engine::{Connection, Engine, HELLO, LAST, TOKEN, black_hole, gate};
 use crate::front::Front;
+use crate::tries::in_one_of;
 use crate::wire::End;
 
 const EVENTS: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 const KEEP_ALIVE: &str = "e\r\n: keep-alive\n\n\r\n";
-const TOKEN: &str = "9\r\ndata: a\n\n\r\n";
-const LAST: &str = "0\r\n\r\n";
 
 fn limited(engine: &Engine, change: impl FnOnce(&mut Limits)) -> Front {
     Front::with(&[engine.address], |options| change(&mut options.rules.limits))
@@ -165,7 +164,7 @@ fn no_head_of_a_reply() {
 /// An engine that never reads is not the client's fault either.
 #[test]
 fn an_engine_that_takes_no_request() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::narrow(move |mut connection| {
         connection.head();
         wait();
@@ -253,8 +252,7 @@ fn silence_between_tokens() {
             reply.chunks.len()
         };
         // An engine that is stopped before its last one is silent for too long: hardly in each of five tries.
-        let short: Vec<_> = (0..5).map(|_| tokens()).take_while(|count| *count != 4).collect();
-        assert!(short.len() < 5, "{short:?}");
+        in_one_of(5, "tokens before the silence", 4, tokens);
         front.settles();
     }
 }
@@ -364,7 +362,7 @@ fn connections_beyond_the_most_wait() {
 /// Told to drain, the front finishes what runs, says that connections end, and takes no new ones.
 #[test]
 fn draining_finishes_what_runs() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::run(move |mut connection| {
         connection.request();
         connection.send(EVENTS);

@@ -8,11 +8,10 @@ use warmfront::http::Cause;
 use warmfront::policy::Policy;
 
 use crate::client::{chat, get, post};
-use crate::engine::{Connection, Engine, HELLO, black_hole, ok, refusing};
+use crate::engine::{Connection, Engine, HELLO, STREAM, TOKEN, black_hole, ok, refusing};
 use crate::front::{Front, Options};
 use crate::tunnel::{ASK, SWITCH};
 
-pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 47\r\n\r\ncurrently busy and cannot accept new requests..";
 
 /// What it is, its engines, what the front is set to, what its client does, and what is told: end, status, tries.
@@ -190,7 +189,7 @@ fn departures() -> Vec<Row> {
             || {
                 running(|mut connection| {
                     connection.request();
-                    connection.send([STREAM, "9\r\ndata: a\n\n\r\n"].concat());
+                    connection.send([STREAM, TOKEN].concat());
                     connection.closed();
                 })
             },
@@ -308,7 +307,7 @@ fn failures() -> Vec<Row> {
             || {
                 running(|mut connection| {
                     connection.request();
-                    connection.send([STREAM, "9\r\ndata: a\n\n\r\n"].concat());
+                    connection.send([STREAM, TOKEN].concat());
                 })
             },
             unchanged,
@@ -365,7 +364,7 @@ fn failures() -> Vec<Row> {
             || {
                 running(|mut connection| {
                     connection.request();
-                    connection.send([STREAM, "9\r\ndata: a\n\n\r\n"].concat());
+                    connection.send([STREAM, TOKEN].concat());
                     connection.closed();
                 })
             },

@@ -11,6 +11,10 @@ use crate::wire::{Body, End, Head, Length, Wire};
 
 /// A reply with a short body by length.
 pub const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+/// The head of a stream of events, one of them as a chunk, and what ends the chunks.
+pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+pub const TOKEN: &str = "9\r\ndata: a\n\n\r\n";
+pub const LAST: &str = "0\r\n\r\n";
 
 /// A request as the engine understands it.
 #[derive(Clone, Debug)]
@@ -196,6 +200,20 @@ pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
     let mut reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
     reply.extend_from_slice(body);
     reply
+}
+
+/// A reply of this status that says no.
+pub fn error(status: u16) -> String {
+    format!("HTTP/1.1 {status} Sorry\r\ncontent-length: 2\r\n\r\nno")
+}
+
+/// Lets test and engine wait for each other.
+pub fn gate() -> (mpsc::Sender<()>, impl Fn() + Send + Sync) {
+    let (open, gate) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    (open, move || {
+        let _ = gate.lock().unwrap().recv_timeout(PATIENCE);
+    })
 }
 
 /// A listener that lets the kernel answer no further SYN: a connect hangs. Keep what it returns.

@@ -190,17 +190,17 @@ fn check_all(pieces: usize) {
 }
 
 #[test]
-fn corner_cases_in_one_piece() {
+fn corner_replies_in_one_piece() {
     check_all(usize::MAX);
 }
 
 #[test]
-fn corner_cases_byte_by_byte() {
+fn corner_replies_byte_by_byte() {
     check_all(1);
 }
 
 #[test]
-fn corner_cases_in_pieces_of_five() {
+fn corner_replies_in_pieces_of_five() {
     check_all(5);
 }
 

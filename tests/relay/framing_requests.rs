@@ -209,23 +209,23 @@ fn check_all(pieces: usize, policy: Policy) {
 }
 
 #[test]
-fn corner_cases_in_one_piece() {
+fn corner_requests_in_one_piece() {
     check_all(usize::MAX, Policy::RoundRobin);
 }
 
 #[test]
-fn corner_cases_byte_by_byte() {
+fn corner_requests_byte_by_byte() {
     check_all(1, Policy::RoundRobin);
 }
 
 #[test]
-fn corner_cases_in_pieces_of_seven() {
+fn corner_requests_in_pieces_of_seven() {
     check_all(7, Policy::RoundRobin);
 }
 
 /// Bodies that are held while they are scanned are framed like those that stream.
 #[test]
-fn corner_cases_of_held_bodies() {
+fn corner_requests_of_held_bodies() {
     check_all(usize::MAX, Policy::PrefixHash);
     check_all(1, Policy::PrefixHash);
 }

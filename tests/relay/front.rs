@@ -157,6 +157,19 @@ fn serve<D: Driver>(driver: D, setup: Setup) {
     Shard::new(driver, setup).unwrap().run().unwrap();
 }
 
+/// Another snapshot, changed so.
+pub fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
+    let mut snapshot = Snapshot::clone(&front.published.current());
+    snapshot.epoch += 1;
+    change(&mut snapshot);
+    front.published.publish(snapshot);
+}
+
+/// The same of every endpoint in it.
+pub fn republish_each(front: &Front, change: impl Fn(&mut Endpoint)) {
+    republish(front, |snapshot| snapshot.endpoints.iter_mut().flatten().for_each(change));
+}
+
 fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
     let settings = Arc::new(options.settings.clone());
     let endpoints: Vec<_> =

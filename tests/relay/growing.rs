@@ -4,8 +4,7 @@ use warmfront::policy::Policy;
 
 use crate::client::{chat, chunked, status};
 use crate::engine::{Engine, ok};
-use crate::front::Front;
-use crate::models::republish;
+use crate::front::{Front, republish};
 
 /// Its head came when there was one pool, which asks no body for its model; the rest when there are two.
 #[test]

@@ -8,14 +8,14 @@ use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::client::{chat, get, post};
-use crate::engine::{Engine, HELLO};
+use crate::engine::{Engine, HELLO, gate};
 use crate::front::Front;
 
 /// A burst of a thousand at a time: all are served, and spread.
 #[test]
 fn a_thousand_at_once_are_all_served() {
     // None answers before all have come: one that is stopped for a while would rightly get less than the others.
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let wait = Arc::new(wait);
     let engines = [(); 4].map(|()| {
         let wait = Arc::clone(&wait);

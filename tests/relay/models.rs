@@ -4,19 +4,11 @@ use bytes::Bytes;
 use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
-use warmfront::snapshot::Snapshot;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::client::{chat, chunked, get, post};
 use crate::engine::{Engine, HELLO, ok};
-use crate::front::Front;
-
-pub fn republish(front: &Front, change: impl FnOnce(&mut Snapshot)) {
-    let mut snapshot = Snapshot::clone(&front.published.current());
-    snapshot.epoch += 1;
-    change(&mut snapshot);
-    front.published.publish(snapshot);
-}
+use crate::front::{Front, republish};
 
 pub fn with_models(front: &Front, keys: &[&str]) {
     republish(front, |snapshot| {

@@ -6,7 +6,7 @@ use warmfront::calendar::imf_fixdate;
 use warmfront::exchange::Origins;
 
 use crate::client::get;
-use crate::engine::{Engine, HELLO, ok};
+use crate::engine::{Engine, HELLO, STREAM, ok};
 use crate::front::Front;
 use crate::models::with_models;
 
@@ -169,7 +169,7 @@ fn broken_streams_say_so_in_the_shape_of_their_api() {
     ] {
         let engine = Engine::run(|mut connection| {
             connection.request();
-            connection.send(crate::endings::STREAM);
+            connection.send(STREAM);
             connection.send("9\r\ndata: a\n\n\r\n");
         });
         let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = true);

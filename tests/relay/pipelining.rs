@@ -6,7 +6,7 @@ use std::time::Duration;
 use warmfront::counters::stats::Count;
 
 use crate::client::{get, post};
-use crate::engine::{Engine, HELLO, ok};
+use crate::engine::{Engine, HELLO, gate, ok};
 use crate::front::Front;
 
 /// Answers with the path, the slower the shorter: later requests would overtake earlier ones.
@@ -63,7 +63,7 @@ fn nothing_has_to_be_read_ahead() {
 /// The second of two requests is not sent before the first one's reply is over.
 #[test]
 fn one_request_at_a_time() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::run(move |mut connection| {
         while connection.request().is_some() {
             wait();
@@ -88,7 +88,7 @@ fn one_request_at_a_time() {
 fn reading_ahead_is_bounded() {
     const CLIENTS: usize = 10;
     const AHEAD_MAX: u64 = (16 << 10) + (64 << 10);
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::narrow(move |mut connection| {
         let head = connection.head().unwrap();
         std::thread::sleep(Duration::from_millis(100));

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::client::{Client, chunked, post};
 use crate::engine::{Engine, HELLO, refusing};
-use crate::front::{Front, PATIENCE};
+use crate::front::{Front, PATIENCE, republish};
 
 /// As an SGLang says it whose queue is full.
 const BUSY: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 30\r\n\r\n\
@@ -79,9 +79,7 @@ impl Stage {
 
     /// From here on the front connects to this address.
     fn engine_is_at(&self, address: SocketAddr) {
-        let mut snapshot = (*self.front.published.current()).clone();
-        snapshot.endpoints[0].as_mut().unwrap().address = address;
-        self.front.published.publish(snapshot);
+        republish(&self.front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().address = address);
     }
 
     fn sent(&self) -> u64 {
@@ -241,9 +239,7 @@ fn who_waits_is_not_refused_for_a_cap() {
     let stage = Stage::new(|_| {});
     let mut clients = [stage.asks("first", ""), stage.asks("second", "")];
     assert_eq!((stage.waiting(), stage.sent()), (1, 1));
-    let mut snapshot = (*stage.front.published.current()).clone();
-    snapshot.endpoints[0].as_mut().unwrap().cap = 1;
-    stage.front.published.publish(snapshot);
+    republish(&stage.front, |snapshot| snapshot.endpoints[0].as_mut().unwrap().cap = 1);
     stage.front.until("the cap", |front| front.ask(prompt("third", 800, "")).status == 503);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!((stage.waiting(), stage.sent()), (1, 1));

@@ -14,7 +14,8 @@ use warmfront::scan::PrefixMode;
 /// Fields of a reply that are the connection's, or the front's own addition.
 const NOT_COMPARED: [&str; 4] = ["connection", "transfer-encoding", "content-length", "x-request-id"];
 
-fn recording(name: &str) -> Vec<u8> {
+/// vLLM's side of an exchange, or a client's.
+pub fn recording(name: &str) -> Vec<u8> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/fixtures/vllm-0.32.0", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

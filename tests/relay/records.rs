@@ -10,8 +10,8 @@ use warmfront::policy::{Policy, Reason};
 use warmfront::scan::Api;
 
 use crate::client::{get, post};
-use crate::endings::{self, STREAM, answering};
-use crate::engine::{Engine, HELLO};
+use crate::endings::{self, answering};
+use crate::engine::{Engine, HELLO, STREAM};
 use crate::front::{Front, Options};
 
 /// A front whose log is on.

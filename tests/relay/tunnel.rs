@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::get;
-use crate::engine::{Engine, HELLO, reporting};
-use crate::front::{Front, PATIENCE};
-use crate::models::republish;
+use crate::engine::{Engine, HELLO, gate, reporting};
+use crate::front::{Front, PATIENCE, republish};
 use crate::wire::End;
 use warmfront::counters::stats::Count;
 use warmfront::policy::PoolId;
@@ -166,7 +165,7 @@ fn a_side_that_does_not_read_holds_the_other_back() {
     let block: Vec<u8> = (0..65_521u32).flat_map(u32::to_le_bytes).collect();
     let bytes: Arc<Vec<u8>> = Arc::new(block.repeat(ALL / block.len()));
     for client_writes in [true, false] {
-        let (open, wait) = crate::uploads::gate();
+        let (open, wait) = gate();
         let sent = Arc::clone(&bytes);
         let (engine, told) = reporting(move |mut connection, tell| {
             connection.request();

@@ -11,18 +11,10 @@ use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
 use crate::client::{chunked, post};
-use crate::engine::{Engine, HELLO};
+use crate::engine::{Engine, HELLO, gate};
 use crate::front::{Front, Options};
 use crate::random::Random;
-
-/// Lets test and engine wait for each other.
-pub fn gate() -> (mpsc::Sender<()>, impl Fn() + Send + Sync) {
-    let (open, gate) = mpsc::channel();
-    let gate = Mutex::new(gate);
-    (open, move || {
-        let _ = gate.lock().unwrap().recv_timeout(crate::front::PATIENCE);
-    })
-}
+use crate::tries::in_one_of;
 
 /// A chat body of `len` bytes with the model last, as the openai SDK writes it.
 pub fn chat_body(len: usize, random: &mut Random) -> Vec<u8> {
@@ -200,8 +192,7 @@ fn an_engine_slow_to_read_does_not_time_the_client_out() {
         let body = chat_body(12 << 20, &mut Random::new(3));
         let ask = || front.ask(post("/v1/chat/completions", &body)).status;
         // A client that is stopped in the middle is timed out: hardly in each of five tries.
-        let spoilt: Vec<_> = (0..5).map(|_| ask()).take_while(|status| *status != 200).collect();
-        assert!(spoilt.len() < 5, "{way}: {spoilt:?}");
+        in_one_of(5, way, 200, ask);
         assert!(engine.requests()[0].body == body);
         front.settles();
     }

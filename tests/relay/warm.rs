@@ -10,7 +10,7 @@ use warmfront::fleet::Method;
 use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
-use crate::engine::{Engine, ok, refusing};
+use crate::engine::{Engine, gate, ok, refusing};
 use crate::front::Front;
 
 fn front(engines: &[Engine]) -> Front {
@@ -380,7 +380,7 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
 /// so many.
 #[test]
 fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
-    let (open, wait) = crate::uploads::gate();
+    let (open, wait) = gate();
     let engine = Engine::run(move |mut connection| {
         while connection.request().is_some() {
             wait();

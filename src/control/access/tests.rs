@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::control::fleet::Fleet;
 use crate::control::keeper::Keeper;
 use crate::control::reload::Source;
+use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::{End, Record, Short};
@@ -418,7 +419,7 @@ struct Elsewhere;
 
 impl Source for Elsewhere {
     fn load(&self) -> Result<Config, String> {
-        let mut config = Config::default();
+        let mut config = config_of([]);
         config.log.receipts += 1;
         Ok(config)
     }
@@ -431,7 +432,7 @@ impl Source for Elsewhere {
 /// What a reload opens may be on a disk that does not answer: control goes on meanwhile.
 #[test]
 fn a_reload_that_opens_the_log_holds_nobody_up() {
-    let (config, published) = (Arc::new(Config::default()), Published::leak(Snapshot::default()));
+    let (config, published) = (Arc::new(config_of([])), Published::leak(Snapshot::default()));
     let access = Arc::new(AccessLog::new(Process::leak(1), published));
     let fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
     let keeper = Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, Arc::clone(&access));

@@ -5,6 +5,7 @@ use crate::config::Upstream;
 use crate::control::caches::Unit;
 use crate::control::models::{Card, Learnt, ModelsError};
 use crate::control::scrape::{self, Reading};
+use crate::control::tests::config_of;
 use crate::control::truth::Ours;
 use crate::counters::stats::Stats;
 use crate::counters::{Asked, Compared, Counted, Prediction, Predictions};
@@ -13,8 +14,14 @@ use crate::index::Origin;
 use crate::snapshot::Selected;
 
 fn fleet(count: u16) -> Fleet {
-    let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-    let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
+    fleet_by(count, numbered(count))
+}
+
+fn numbered(count: u16) -> Config {
+    config_of((0..count).map(|n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap())))
+}
+
+fn fleet_by(count: u16, config: Config) -> Fleet {
     let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
     for place in 0..count {
         fleet.resolved(place.into(), vec![at(place)], Instant::now());
@@ -252,9 +259,7 @@ fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
 fn a_fleet_that_outgrows_the_index_waits_for_a_restart() {
     let mut fleet = fleet(1);
     let mut grows = |count: u16| {
-        let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-        let config = Config { upstream: (0..count).map(upstream).collect(), ..Config::default() };
-        fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), Instant::now());
+        fleet.reconfigure(Arc::new(numbered(count)), Vec::new(), Arc::default(), Instant::now());
         fleet.waits_for_restart().collect::<Vec<_>>()
     };
     assert_eq!((grows(64), grows(65), grows(64)), (vec![], vec!["upstream"], vec![]));

@@ -13,6 +13,7 @@ use super::*;
 use crate::config::{Config, KvEvents, Upstream};
 use crate::control::access::AccessLog;
 use crate::control::fleet::Fleet;
+use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::index::{Capacity, Origin};
@@ -33,14 +34,13 @@ fn hearing(blocks_max: u32) -> Hearing {
 
 fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
     let index = Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap());
-    let fleet = Fleet::new(Arc::default(), Vec::new(), Arc::default());
+    let fleet = Fleet::new(Arc::new(config_of([])), Vec::new(), Arc::default());
     hearing_of(fleet, EndpointId { slot: 0, generation: 1 }, index, blocks_max, sources).0
 }
 
-/// Of the engine that is the fleet's only one.
+/// Of the engine that is the fleet's only one, with room for thousands of blocks.
 fn member(blocks_max: u32) -> (Hearing, ToHear) {
-    let mut config =
-        Config { upstream: vec![Upstream::new("http://engine:8000".parse().unwrap())], ..Config::default() };
+    let mut config = config_of([Upstream::new("http://engine:8000".parse().unwrap())]);
     config.routing.policy = Policy::Precise;
     config.limits.index_bytes = 64 << 20;
     let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());

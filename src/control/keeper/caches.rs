@@ -226,13 +226,14 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::{Config, Upstream};
+    use crate::config::Upstream;
     use crate::control::keeper::tests::keeper;
     use crate::control::saved::{self, Rows, Saved};
+    use crate::control::tests::config_of;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_disk_that_does_not_answer_is_not_waited_for() {
-        let mut config = Config::default();
+        let mut config = config_of([]);
         config.control.caches_file = "/nowhere/caches".into();
         let keeper = keeper(config);
         // Held for as long as somebody writes.
@@ -247,8 +248,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("warmfront-late-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("caches");
-        let upstream = vec![Upstream::new("http://gpu-1:8000".parse().unwrap())];
-        let mut config = Config { upstream, ..Config::default() };
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
         config.control.caches_file.clone_from(&path);
         let (keeper, process) = (keeper(config), Process::leak(1));
         let mut saved = Saved::default();

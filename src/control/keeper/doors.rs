@@ -90,14 +90,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::config::{Config, Upstream};
+    use crate::config::Upstream;
     use crate::control::health::{Failure, How};
     use crate::control::keeper::tests;
+    use crate::control::tests::config_of;
 
     /// Of two engines, which have not been probed yet.
     fn keeper() -> Arc<Keeper> {
         let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-        let keeper = tests::keeper(Config { upstream: (0..2).map(upstream).collect(), ..Config::default() });
+        let keeper = tests::keeper(config_of((0..2).map(upstream)));
         for place in 0..2_u8 {
             let address = SocketAddr::from(([10, 0, 0, place], 8_000));
             keeper.fleet().resolved(place.into(), vec![address], Instant::now());

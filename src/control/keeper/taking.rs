@@ -258,6 +258,7 @@ mod tests {
 
     use super::*;
     use crate::control::keeper::tests::keeper;
+    use crate::control::tests::config_of;
 
     /// A disk that answers when it is told to.
     #[derive(Debug)]
@@ -288,8 +289,7 @@ mod tests {
     struct OfFiles(Disk);
 
     fn config() -> Config {
-        let upstream = [1, 2].map(|port| Upstream::new(format!("http://127.0.0.1:{port}").parse().unwrap()));
-        Config { upstream: upstream.into(), ..Config::default() }
+        config_of([1, 2].map(|port| Upstream::new(format!("http://127.0.0.1:{port}").parse().unwrap())))
     }
 
     impl Source for File {
@@ -305,7 +305,7 @@ mod tests {
 
     impl Source for OfFiles {
         fn load(&self) -> Result<Config, String> {
-            Ok(Config::default())
+            Ok(config_of([]))
         }
 
         fn in_use(&self, _: &Config) {}
@@ -368,7 +368,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn reloads_do_not_wait_for_a_file_that_is_looked_at() {
-        let keeper = keeper(Config::default());
+        let keeper = keeper(config_of([]));
         let (disk, mut begun, answer) = Disk::new();
         let source: Arc<dyn Source> = Arc::new(OfFiles(disk));
         tokio::spawn(Arc::clone(&keeper).say_wanting(Arc::clone(&source)));

@@ -9,7 +9,7 @@ fn named(prefix: &str, count: u16) -> Config {
         name: format!("{prefix}-{n}"),
         ..Upstream::new(format!("http://{}", at(n)).parse().expect("an URL"))
     };
-    Config { upstream: (0..count).map(upstream).collect(), ..Config::default() }
+    config_of((0..count).map(upstream))
 }
 
 fn resolve(fleet: &mut Fleet, now: Instant) {

@@ -17,9 +17,17 @@ struct Stage {
     now: Instant,
 }
 
+/// With an index of the usual size, as the parts of a smaller one are too small to tell apart.
+fn usual(count: u16) -> Config {
+    let mut config = numbered(count);
+    config.limits.index_bytes = 64 << 20;
+    config
+}
+
 impl Stage {
     fn of(tokens: Vec<u64>) -> Stage {
-        let mut fleet = fleet(tokens.len() as u16);
+        let count = tokens.len() as u16;
+        let mut fleet = fleet_by(count, usual(count));
         let index = fleet.snapshot().index.unwrap();
         Stage { fleet, index, tokens, now: Instant::now() }
     }
@@ -176,9 +184,7 @@ fn engines_that_come_later_get_as_much_from_those_that_are_there() {
     stage.is_even();
     let chains: Vec<_> = (0..40).map(|place| stage.sends(place, place as u64 * 100_000, 24_000)).collect();
     let youngest: Vec<_> = (0..40).map(|place| stage.sends(place, 10_000_000, 200)).collect();
-    let upstream = |n| Upstream::new(format!("http://engine-{n}:8000").parse().unwrap());
-    let config = Config { upstream: (0..60).map(upstream).collect(), ..Config::default() };
-    stage.fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), stage.now);
+    stage.fleet.reconfigure(Arc::new(usual(60)), Vec::new(), Arc::default(), stage.now);
     for place in 40..60 {
         stage.fleet.resolved(place.into(), vec![at(place)], stage.now);
         let capacity = stage.index.figures(stage.id(place.into()).slot).capacity;

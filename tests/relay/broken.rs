@@ -1,0 +1,143 @@
+//! Answers that break off or go wrong within: what clients see of that, and what counts.
+
+use warmfront::counters::Text;
+use warmfront::counters::stats::Count;
+use warmfront::policy::Policy;
+
+use crate::client::{chat, post};
+use crate::engine::{Engine, STREAM};
+use crate::front::Front;
+use crate::recorded::recording;
+use crate::wire::End;
+
+/// A stream that its engine breaks off ends with an event that says so, where one can stand.
+#[test]
+fn a_broken_stream_says_so() {
+    let told = "data: {\"error\":{\"message\":\"The engine broke off";
+    for (piece, switched_on, is_told) in [
+        ("9\r\ndata: a\n\n\r\n", true, true),
+        ("b\r\ndata: a\r\n\r\n\r\n", true, true),
+        ("9\r\ndata: a\n\n\r\n", false, false),
+        ("8\r\ndata: a\n\r\n", true, false),
+        ("9\r\ndata: a\n\n", true, false),
+        ("12\r\ndata: a\n\n", true, false),
+        ("", true, true),
+    ] {
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(STREAM);
+            connection.send(piece);
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = switched_on);
+        let mut client = front.connect();
+        let reply = client.ask(post("/v1/chat/completions", "{}"));
+        assert_eq!((reply.status, reply.whole), (200, false), "{piece:?}");
+        assert_eq!(reply.text().contains(told), is_told, "{piece:?}: {:?}", reply.text());
+        assert!(!reply.text().contains("[DONE]") && (!is_told || reply.text().ends_with("\n\n")));
+        assert_eq!((client.ends(), front.count(Count::ToldInStream)), (End::Fin, u64::from(is_told)));
+        front.settles();
+    }
+}
+
+/// A reply of known length has no room for an event, whatever it holds.
+#[test]
+fn a_broken_length_gets_no_event() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\ndata: a\n\n");
+    });
+    let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = true);
+    let reply = front.ask(post("/v1/chat/completions", "{}"));
+    assert_eq!((reply.whole, reply.text().as_str()), (false, "data: a\n\n"));
+}
+
+/// The core of a vLLM that was killed: an error inside a 200, which passes as it is and counts against the engine.
+#[test]
+fn an_error_inside_a_200_counts() {
+    let answer = recording("sigkill-engine-core.stream.response");
+    let sent = answer.clone();
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            connection.send(&sent);
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    for _ in 0..3 {
+        let reply = client.ask(post("/v1/completions", "{}"));
+        assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
+    }
+    assert_eq!((front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred)), (3, 1));
+}
+
+/// An SGLang whose queue is full writes the head of a stream before it says so: it has enough to do, and computed nothing.
+#[test]
+fn a_full_queue_inside_a_200_is_no_fault() {
+    let busy = r#"data: {"error": {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "param": null, "code": 503}}"#;
+    let engine = Engine::run(move |mut connection| {
+        while let Some(request) = connection.request() {
+            // One that had begun to answer has computed the prompt.
+            let token = if request.text().contains("begun") { "data: a\n\n" } else { "" };
+            let body = format!("{token}{busy}\n\ndata: [DONE]\n\n");
+            let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+            connection.send(format!("{STREAM}{chunk}"));
+        }
+    });
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+    let mut client = front.connect();
+    let words = "all of this is new to the engine. ".repeat(100);
+    for _ in 0..4 {
+        let reply = client.ask(chat("tiny-llama", &words));
+        assert!(reply.whole && reply.text().contains("request queue is full"));
+    }
+    front.settles();
+    let faults = [Count::UpstreamFaultErrorEvent, Count::Barred].map(|event| front.count(event));
+    assert_eq!((faults, front.count(Count::BackPressure)), ([0, 0], 4));
+    assert_eq!(front.published.current().index.as_ref().unwrap().figures(0).blocks, 0, "none of it is held");
+    assert!(client.ask(chat("tiny-llama", &format!("begun. {words}"))).whole);
+    front.settles();
+    assert!(front.published.current().index.as_ref().unwrap().figures(0).blocks > 8, "this was computed");
+}
+
+/// Whoever's it is: no rate is learnt of it, and nothing is held but what an engine may have computed before it failed.
+#[test]
+fn an_error_in_place_of_an_answer_is_no_first_token() {
+    let messages = |error: &str| {
+        let usage = r#""usage":{"input_tokens":0,"output_tokens":0,"cache_read_input_tokens":0}"#;
+        format!(
+            "event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n\
+             event: message_delta\ndata: {{\"type\":\"message_delta\",{usage}}}\n\n"
+        )
+    };
+    let too_long = "data: {\"error\": {\"message\": \"too long\", \"code\": 400}}\n\ndata: [DONE]\n\n".to_owned();
+    for (path, events, expected) in [
+        ("/v1/messages", messages(r#"{"type":"internal_error","message":"EngineCore"}"#), [3, 1, 0]),
+        ("/v1/messages", messages(r#"{"type":"api_error","message":"Stream processing error"}"#), [3, 0, 0]),
+        ("/v1/messages", messages(r#"{"type":"overloaded_error","message":"Overloaded"}"#), [0, 0, 3]),
+        ("/v1/chat/completions", too_long, [0, 0, 0]),
+    ] {
+        let answer = format!("{STREAM}{:x}\r\n{events}\r\n0\r\n\r\n", events.len());
+        let engine = Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                connection.send(&answer);
+            }
+        });
+        let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+        let rate = front.counters.loads().prefill_rate(0);
+        let words = "all of this is new to the engine. ".repeat(1_000);
+        let body = format!(r#"{{"stream":true,"messages":[{{"role":"user","content":"{words}"}}]}}"#);
+        let mut client = front.connect();
+        for _ in 0..3 {
+            let reply = client.ask(post(path, &body));
+            assert!(reply.whole && reply.text() == events, "{events}");
+        }
+        front.settles();
+        let counts =
+            [Count::UpstreamFaultErrorEvent, Count::Barred, Count::BackPressure].map(|event| front.count(event));
+        assert_eq!(counts, expected, "{events}");
+        assert_eq!(front.counters.loads().prefill_rate(0), rate, "{events}");
+        let held = front.published.current().index.as_ref().unwrap().figures(0).blocks > 0;
+        assert_eq!(held, events.contains("EngineCore"), "{events}");
+        assert_eq!(front.counters.predictions().text(0), Text::default(), "{events}");
+    }
+}
