@@ -221,8 +221,10 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
         runtime.block_on(async {
             // The first of those that stay. Without it nothing here can go on, and this thread ends.
             let _ = spawn_blocking(|| ()).await;
-            service::signals(&setup, asked.hangup, asked.ends, &keeper);
+            service::end_when_told(&setup, asked.ends, &keeper);
             keeper.look_up().await;
+            // Not before: a reload is refused while no engine has an address, though they are being asked for.
+            tokio::spawn(reload::on_hangup(asked.hangup, setup.clone(), Arc::clone(&keeper)));
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
             upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);

@@ -11,7 +11,6 @@ use tokio::time::{sleep, timeout};
 
 use super::Setup;
 use super::keeper::Keeper;
-use super::reload;
 use crate::counters::stats::Stats;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
@@ -48,11 +47,10 @@ impl Asked {
     }
 }
 
-/// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. SIGHUP reads the
-/// configuration anew. To be called within a runtime.
-pub(super) fn signals(setup: &Setup, hangup: Signal, mut ends: Ends, keeper: &Arc<Keeper>) {
+/// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be called
+/// within a runtime.
+pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
-    tokio::spawn(reload::on_hangup(hangup, setup.clone(), Arc::clone(keeper)));
     let keeper = Arc::clone(keeper);
     tokio::spawn(async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
