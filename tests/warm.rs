@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
-use warmfront::index::{Capacity, Index, Matches, Origin};
+use warmfront::index::{Capacity, Index, Matches, Origin, STEPS};
 use warmfront::policy::{self, Avoid, Choice, Cost, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::ring::Ring;
 use warmfront::snapshot::Snapshot;
@@ -34,7 +34,7 @@ impl Fleet {
     }
 
     fn by(policy: Policy, endpoints: Vec<Endpoint>) -> Fleet {
-        let index = Index::new(Capacity { endpoints: 128, blocks: 1 << 16, lengths: false }).unwrap();
+        let index = Index::new(Capacity { endpoints: 128, blocks: 1 << 17, lengths: false }).unwrap();
         endpoints.iter().for_each(|endpoint| assert_eq!(index.assign(endpoint.id, Some(1 << 10)), Ok(1 << 10)));
         let names: Vec<_> = endpoints.iter().map(|one| (one.id.slot, one.name.to_string(), one.weight)).collect();
         let members: Vec<_> = names.iter().map(|(slot, name, weight)| (*slot, name.as_str(), *weight)).collect();
@@ -496,6 +496,68 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     assert_eq!(goes([0.0, 0.21], 2_000), 0, "what was sent there since fills it");
     assert_eq!(goes([0.05, 1.0], 2_000), 0, "there is room for most of it");
     assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
+}
+
+/// All that a burst of one new prefix sends to the endpoint that gets the most, of eight.
+fn most_of_a_burst(requests: u64, prefix: u64, own: u64, told: Endpoint) -> f64 {
+    let mut fleet = Fleet::new(
+        (0..8).map(|slot| Endpoint { engine: told.engine, resident_at: told.resident_at, ..endpoint(slot) }).collect(),
+    );
+    let tokens = (prefix + own) as u32 * 64;
+    (0..2_000).for_each(|_| fleet.counters.prompt(PoolId(0), tokens, 0));
+    for number in 0..requests {
+        let prompt = [chain(1, prefix), chain(2 + number, own)].concat();
+        let choice = fleet.choose(&prompt, tokens, Avoid::default()).unwrap();
+        fleet.computes(choice.endpoint.slot, choice.tokens.unwrap().new);
+        fleet.holds(choice.endpoint.slot, &prompt);
+    }
+    let most = (0..8).map(|slot| fleet.counters.in_flight(slot)).max();
+    f64::from(most.unwrap())
+}
+
+/// Before anything is told of the engines, a prefix stays at its home for as long as what the requests there have of
+/// their own, and a fiftieth of a mean prompt for each, is less than the five sixths of its cost elsewhere that others pay.
+#[test]
+fn a_burst_of_one_new_prefix_leaves_its_home_for_what_it_costs_to_compute_it_again() {
+    for (prefix, own) in [(32, 1), (32, 4), (8, 1)] {
+        let most = most_of_a_burst(200, prefix, own, endpoint(0));
+        let bound = 1.0 + 5.0 * prefix as f64 / (own as f64 + (prefix + own) as f64 / 50.0);
+        assert!((0.85 * bound..=bound).contains(&most), "{most} of 200 on one of 8, where {bound} may be");
+    }
+    // Told that all there share nearly all that they have, none has more than its part and a few.
+    let engine = EngineLoad { kv_use: Some(0.01), kv_capacity_tokens: Some(2_000_000), ..EngineLoad::default() };
+    let most = most_of_a_burst(200, 32, 1, Endpoint { engine, resident_at: 300_000, ..endpoint(0) });
+    assert!(most <= 25.0 + 4.0 + 7.0, "{most} of 200 on one of 8, all of which share a prefix");
+}
+
+/// With the look-up before it and the note behind it.
+#[test]
+fn a_choice_by_tokens_allocates_nothing() {
+    for (policy, count) in [(Policy::Warm, 8), (Policy::Warm, 100), (Policy::Precise, 8), (Policy::Precise, 100)] {
+        let engine = EngineLoad { kv_use: Some(0.3), kv_capacity_tokens: Some(200_000), ..EngineLoad::default() };
+        let rung = |slot| if slot % 5 == 0 { Rung::Hash } else { Rung::Approximate };
+        let of = |slot| Endpoint { engine, rung: rung(slot), foreign: 1, turnover: 0.2, ..endpoint(slot) };
+        let fleet = Fleet::by(policy, (0..count).map(of).collect());
+        fleet.had(600);
+        let prompts: Vec<_> = (0..60).map(|seed| (chain(seed, 40), chain(100 + seed, 41 * STEPS as u64))).collect();
+        let (pool, mut matches) = (&fleet.snapshot.pools[0], Box::<Matches>::default());
+        let allocations = allocation_counter::measure(|| {
+            for (chain, steps) in prompts.iter().chain(&prompts) {
+                match policy {
+                    Policy::Precise => fleet.index.longest_in_steps(chain, steps, pool.eligible().ids(), &mut matches),
+                    _ => fleet.index.longest(chain, pool.eligible().ids(), &mut matches),
+                }
+                let prompt = Prompt { tokens: 2_600, block_tokens: BLOCK_TOKENS, matches: &matches, tie: chain[0] };
+                let request = Request { prompt: Some(prompt), ..Request::default() };
+                let choice = policy::choose(pool, fleet.counters.loads(), &request).expect("up");
+                fleet.index.insert(chain, choice.endpoint, Origin::Choice).expect("nobody else writes");
+                // Kept, so that it counts.
+                std::mem::forget(fleet.counters.try_admit(choice.endpoint, None));
+            }
+        });
+        assert_eq!(allocations.count_total, 0, "{policy:?} among {count}");
+        assert!((0..count).map(|slot| fleet.index.figures(slot).blocks).sum::<u32>() >= 60 * 40);
+    }
 }
 
 /// How much of what its requests have in a cache of 20,000 tokens is their own, as far as it tells.

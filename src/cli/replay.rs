@@ -72,8 +72,8 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", value_enum)]
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
-    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, sticky, sglang, smg, llm-d, dynamo,
-    /// clairvoyant, pooled, oracle.
+    /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, prefix-hash-jumps, sticky, sglang,
+    /// smg, llm-d, dynamo, clairvoyant, pooled, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Times the traffic's own rate (chat: its threads); several make one table each.

@@ -121,7 +121,7 @@ fn part_of(count: u32, row: &Row) -> u32 {
 /// is below. T is the load over the eligible endpoints before this request, w/W the endpoint's share of
 /// their weights, c in percent. Rounded up, so that the bounds of a fleet never add up to less than T+1.
 #[inline]
-fn weighted_bound(total: u64, weight: u64, weights: u64, percent: u32, slack: u32) -> u32 {
+pub(crate) fn weighted_bound(total: u64, weight: u64, weights: u64, percent: u32, slack: u32) -> u32 {
     let share = (total + 1).saturating_mul(weight);
     // A weight sum of 0 belongs to no eligible endpoint.
     let weights = weights.max(1);

@@ -25,6 +25,7 @@ use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
 pub use crate::fleet::PoolId;
+pub(crate) use chwbl::weighted_bound;
 pub use cost::{Cost, Costs};
 pub use eligible::Eligible;
 pub use pool::Pool;

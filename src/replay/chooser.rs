@@ -5,6 +5,7 @@ use super::fleet::Fleet;
 use super::fronts::Fronts;
 use super::held::Held;
 use super::oracle::Oracle;
+use super::peers::jumps::Jumps;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
 use super::peers::scorers::Scorers;
@@ -109,6 +110,8 @@ pub(super) mod draws {
     pub const LOSS: u64 = 9;
     /// Of the prompt trees.
     pub const PROMPT_TREE: u64 = 10;
+    /// Of jumps, where a prompt has no prefix.
+    pub const JUMPS: u64 = 11;
 }
 
 /// A policy's name and what it stands for.
@@ -228,6 +231,11 @@ pub const POLICIES: &[Named] = &[
         name: "kubeai",
         what: "the same as prefix-hash with KubeAI's published bound",
         make: Make::Own(|| Settings { bound: Bound::Kubeai, ..by(Policy::PrefixHash) }),
+    },
+    Named {
+        name: "prefix-hash-jumps",
+        what: "the same as prefix-hash; past a full home not to the next but by random jumps, as Envoy does",
+        make: Make::Alone(|stage| Box::new(Jumps::new(stage))),
     },
     Named {
         name: "sticky",

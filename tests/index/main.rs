@@ -1,6 +1,7 @@
 //! The prefix index: held to an exact model of its rules (`model`), then its bounds one by one, then threads.
 
 mod answers;
+mod hits;
 mod model;
 mod promises;
 mod room;

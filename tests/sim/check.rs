@@ -4,6 +4,7 @@ use warmfront::counters::stats::Count;
 use warmfront::exchange::End;
 use warmfront::shard::Audit;
 
+use crate::control::Control;
 use crate::plan::Kind;
 use crate::schedule::{Schedule, faults};
 use crate::shadow::ENDPOINTS;
@@ -32,6 +33,7 @@ impl Schedule {
         let (lease, limits) = (network.knobs.lease_max, &self.rules.limits);
         let backlog = network.pipes.iter().map(|pipe| pipe.backlog.len()).max().unwrap_or(0);
         assert!(backlog <= 3 * lease + 2 * limits.head_bytes_max + 40_000, "{backlog} bytes wait for one socket");
+        network.control.iter().for_each(Control::check_index);
         self.check_executions();
         for place in 0..self.shards.len() {
             self.check_retries(place);
@@ -146,6 +148,8 @@ impl Schedule {
         let offered = network.shadow.as_ref().map_or(0, |shadow| shadow.offered());
         self.check_finished(&tally, offered);
         tally.told_whole = self.check_records(&tally);
+        tally.slots_given = network.control.as_ref().map_or(0, |control| control.slots_given);
+        self.check_held(network, &mut tally);
         tally
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use warmfront::config;
 use warmfront::control::health::{Course, Failure, How, Turn};
 use warmfront::counters::{Barred, Counters};
-use warmfront::fleet::{Endpoint, Health};
+use warmfront::fleet::{Endpoint, EndpointId, Health};
+use warmfront::index::Index;
 use warmfront::policy::Settings;
 use warmfront::publish::Published;
 
@@ -26,6 +27,10 @@ pub struct Control {
     pub counters: &'static Counters,
     pub settings: Arc<Settings>,
     pub endpoints: Vec<Option<Endpoint>>,
+    /// The same for all fleets, as the product's is.
+    pub index: Option<Arc<Index>>,
+    /// Engines ask for keys.
+    pub asks_keys: bool,
     random: Random,
     /// Tenants that a slot had.
     generations: Vec<u32>,
@@ -43,6 +48,8 @@ pub struct Control {
     pub every: usize,
     /// Publications.
     pub fleets: usize,
+    /// Slots that were given to another.
+    pub slots_given: u64,
 }
 
 impl Control {
@@ -57,12 +64,19 @@ impl Control {
     ) -> Control {
         let count = endpoints.len();
         let (rules, began) = (config::Health::default(), Instant::now());
+        let mut random = Random::new(seed);
+        let index = settings.counts_tokens().then(|| draw::index(ENDPOINTS, random.pick(&[64, 1 << 10])));
+        for endpoint in endpoints.iter().flatten() {
+            index.iter().for_each(|index| assert!(index.assign(endpoint.id, None).is_ok()));
+        }
         Control {
             published,
             counters,
             settings,
             endpoints,
-            random: Random::new(seed),
+            index,
+            asks_keys: false,
+            random,
             generations: vec![0; count],
             left_at: vec![0; count],
             before: VecDeque::new(),
@@ -73,6 +87,7 @@ impl Control {
             began,
             every,
             fleets: 0,
+            slots_given: 0,
         }
     }
 
@@ -87,7 +102,10 @@ impl Control {
 
     fn show(&mut self, endpoints: Vec<Option<Endpoint>>, shadow: &mut Shadow) {
         self.fleets += 1;
-        self.published.publish(draw::snapshot(&endpoints, &self.settings));
+        let mut snapshot = draw::snapshot_over(&endpoints, &self.settings, self.index.clone());
+        snapshot.models_answer.asks_keys = self.asks_keys;
+        snapshot.pools.iter_mut().for_each(|pool| pool.asks_keys = self.asks_keys);
+        self.published.publish(snapshot);
         shadow.published = Rc::new(endpoints);
     }
 
@@ -122,7 +140,7 @@ impl Control {
 
     fn act_roughly(&mut self, slot: usize, now: u64, shadow: &mut Shadow) {
         let at = self.began + Duration::from_micros(now);
-        match self.random.below(16) {
+        match self.random.below(20) {
             0..4 => {
                 let how = if self.random.chance(60) { How::Refused } else { How::Otherwise };
                 let failure = Failure { why: "drawn".into(), how };
@@ -138,12 +156,14 @@ impl Control {
                     (endpoint.weight, endpoint.foreign, endpoint.cap) = (weight, foreign, cap);
                 });
             }
-            12 => self.move_tenant(slot, now, shadow),
+            12 | 17 => self.move_tenant(slot, now, shadow),
             13 => {
                 self.counters.outcomes().bar(slot as u16);
                 shadow.control(slot, |outcome| outcome.barred = outcome.barred.or(Some(Barred::ByItsWord)));
             }
-            14 => return self.publish_late(now, shadow),
+            14 | 18 => return self.publish_late(now, shadow),
+            15 => self.resize(slot),
+            16 => self.restart(slot, shadow),
             _ => self.draining[slot] = self.random.chance(30),
         }
         self.show_course(slot);
@@ -210,6 +230,7 @@ impl Control {
     fn move_tenant(&mut self, slot: usize, now: u64, shadow: &mut Shadow) {
         if self.endpoints[slot].take().is_some() {
             self.left_at[slot] = now;
+            self.index.iter().for_each(|index| assert_eq!(index.forget(slot as u16), Ok(())));
         } else if now > self.left_at[slot] + QUARANTINE && self.counters.in_flight(slot as u16) == 0 {
             self.generations[slot] += 1;
             self.counters.outcomes().forget(slot as u16);
@@ -219,6 +240,43 @@ impl Control {
             self.endpoints[slot] = Some(draw::endpoint(slot, self.generations[slot]));
             self.courses[slot] = Course::new(false, &self.rules, self.began + Duration::from_micros(now));
             self.draining[slot] = false;
+            self.slots_given += 1;
+            self.empty(EndpointId { slot: slot as u16, generation: self.generations[slot] }, shadow);
+        }
+    }
+
+    /// Its engine has started anew, and no request of the one before is under way.
+    fn restart(&mut self, slot: usize, shadow: &mut Shadow) {
+        if let Some(id) = self.endpoints[slot].as_ref().map(|endpoint| endpoint.id)
+            && self.counters.in_flight(slot as u16) == 0
+        {
+            self.empty(id, shadow);
+        }
+    }
+
+    /// Gives a slot, empty.
+    fn empty(&mut self, id: EndpointId, shadow: &mut Shadow) {
+        let Some(index) = &self.index else { return };
+        assert!(index.assign(id, None).is_ok());
+        assert_eq!(index.figures(id.slot).blocks, 0, "{id:?} begins with what was another's");
+        shadow.emptied(id);
+    }
+
+    /// There is room for more of what it holds, or for less.
+    fn resize(&mut self, slot: usize) {
+        let blocks = self.random.pick(&[0, 7, 16, 100, 300]);
+        if let (Some(index), Some(endpoint)) = (&self.index, &self.endpoints[slot]) {
+            let got = index.resize(endpoint.id, blocks).expect("nobody else writes");
+            assert!(got <= blocks && index.figures(slot as u16).blocks <= got);
+        }
+    }
+
+    /// The index agrees with itself, and slots that are nobody's hold nothing.
+    pub fn check_index(&self) {
+        let Some(index) = &self.index else { return };
+        index.audit().unwrap_or_else(|fault| panic!("the index: {fault}"));
+        for slot in (0..self.endpoints.len()).filter(|slot| self.endpoints[*slot].is_none()) {
+            assert_eq!(index.figures(slot as u16).blocks, 0, "slot {slot} is nobody's");
         }
     }
 

@@ -35,6 +35,7 @@ pub fn style(random: &mut Random) -> Style {
         dead,
         crowd: if storm { 30 } else { 0 },
         waits: random.chance(10),
+        keys: if random.chance(30) { 1 + random.next() % (u64::MAX - 1) } else { 0 },
     }
 }
 
@@ -134,7 +135,18 @@ pub fn with_cache(mut endpoint: Endpoint, tokens: Option<u64>) -> Endpoint {
     endpoint
 }
 
+/// With an index of its own.
 pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Snapshot {
+    let index = settings.counts_tokens().then(|| {
+        let index = index(64, 1 << 10);
+        endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
+        index
+    });
+    snapshot_over(endpoints, settings, index)
+}
+
+/// Over an index that outlives it.
+pub fn snapshot_over(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>, index: Option<Arc<Index>>) -> Snapshot {
     let there: Vec<&Endpoint> = endpoints.iter().flatten().collect();
     let members: Vec<u16> = there.iter().map(|endpoint| endpoint.id.slot).collect();
     let entries: Vec<_> = there.iter().map(|endpoint| (endpoint.id.slot, &*endpoint.name, 1)).collect();
@@ -143,7 +155,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
     Snapshot {
         endpoints: endpoints.to_vec(),
         pools: vec![pool],
-        index: settings.counts_tokens().then(|| Arc::new(index(endpoints))),
+        index,
         plan: Arc::new(settings.plan()),
         models_complete: true,
         session_headers: settings.session_headers.iter().map(|name| name.as_str().into()).collect(),
@@ -151,9 +163,7 @@ pub fn snapshot(endpoints: &[Option<Endpoint>], settings: &Arc<Settings>) -> Sna
     }
 }
 
-/// A small index that knows these endpoints, and nothing of what they hold.
-fn index(endpoints: &[Option<Endpoint>]) -> Index {
-    let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 10, lengths: false }).expect("a sensible size");
-    endpoints.iter().flatten().for_each(|endpoint| assert!(index.assign(endpoint.id, None).is_ok()));
-    index
+/// A small index.
+pub fn index(endpoints: usize, blocks: usize) -> Arc<Index> {
+    Arc::new(Index::new(Capacity { endpoints, blocks, lengths: false }).expect("a sensible size"))
 }

@@ -225,9 +225,9 @@ impl Driver for Simulated {
 
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize {
         let network = &mut *self.network.borrow_mut();
-        let address = network.pipe(socket).and_then(|pipe| pipe.address);
-        if let (Some(shadow), Some(address)) = (&mut network.shadow, address) {
-            shadow.offers(socket.to_u64() as usize, address, bytes);
+        let there = network.pipe(socket).and_then(|pipe| Some((pipe.address?, pipe.taken)));
+        if let (Some(shadow), Some((address, taken))) = (&mut network.shadow, there) {
+            shadow.offers(socket.to_u64() as usize, address, bytes, taken);
         }
         network.with(socket, "offer", |pipe, random| pipe.offer(bytes, random))
     }

@@ -15,6 +15,7 @@ mod control;
 mod draw;
 mod driver;
 mod engine;
+mod held;
 mod network;
 mod order;
 mod pipe;

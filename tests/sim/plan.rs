@@ -20,6 +20,8 @@ pub struct Plan {
     pub reply: Reply,
     /// What the first engine says, or the first few, without executing it; a client may get either.
     pub busy: Option<(Reply, u32)>,
+    /// Nobody knows its key before it is let in, and no other request shows it.
+    pub stranger: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +83,8 @@ pub struct Style {
     pub crowd: usize,
     /// Engines have little room, and requests wait for it.
     pub waits: bool,
+    /// Engines ask for keys, all of which have this number; 0: they ask for none.
+    pub keys: u64,
 }
 
 /// Bytes that tell whose they are at every place.
@@ -116,7 +120,8 @@ impl Plan {
         let busy = (matches!(kind, Kind::Get | Kind::Post) && random.chance(style.busy))
             .then(|| (Reply::busy(&id, style, random), random.pick(&[1, 1, 9])));
         let reply = Reply::draw(&id, kind, style, random);
-        let mut plan = Plan { wire: Vec::new(), reply, busy, id, kind, old, closes, body };
+        let stranger = style.keys > 0 && random.chance(60);
+        let mut plan = Plan { wire: Vec::new(), reply, busy, id, kind, old, closes, body, stranger };
         plan.wire = plan.request(style, random);
         plan
     }
@@ -132,6 +137,10 @@ impl Plan {
         };
         let version = if self.old { "1.0" } else { "1.1" };
         let mut head = format!("{method} {path} HTTP/{version}\r\nhost: front\r\nx-request-id: {}\r\n", self.id);
+        if style.keys > 0 {
+            let whose = if self.stranger { &self.id } else { "ours" };
+            head += &format!("authorization: Bearer {}-{whose}\r\n", style.keys);
+        }
         if self.kind == Kind::Upgrade {
             head += "connection: upgrade\r\nupgrade: websocket\r\n";
         } else if self.closes && !self.old {

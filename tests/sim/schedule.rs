@@ -324,6 +324,7 @@ fn draw_fleet(
     let mut shadow = Shadow::new(statics.counters, shards, rules.limits.failed_charge_ms);
     let (published, counters) = (statics.published, statics.counters);
     let mut control = Control::new(published, counters, settings, endpoints, gentle, every, random.next());
+    control.asks_keys = style.keys > 0;
     control.publish(&mut shadow);
     let network = &mut *network.borrow_mut();
     network.knobs.dead = dead;

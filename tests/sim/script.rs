@@ -33,6 +33,9 @@ pub struct Script {
     pub verdict: Verdict,
     /// Its last byte is a good answer.
     pub good: bool,
+    /// Its final head tells that nothing was computed, or that its client is let in.
+    pub refuses: bool,
+    pub lets_in: bool,
     pub proves: bool,
     pub tunnel: bool,
     /// Where its body's bytes lie, piece by piece as they are framed.
@@ -92,6 +95,8 @@ impl Script {
             end,
             verdict,
             good: proves && (200..300).contains(&status),
+            refuses: (400..500).contains(&status) || status == 503 && says_full(&words) || verdict == Verdict::Drains,
+            lets_in: (200..300).contains(&status),
             proves,
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
@@ -110,6 +115,8 @@ impl Script {
             end: None,
             verdict: Verdict::Neutral,
             good: false,
+            refuses: false,
+            lets_in: false,
             proves: false,
             tunnel: false,
             data: Vec::new(),
@@ -142,14 +149,18 @@ impl Script {
 
 fn verdict(status: u16, is_for_now: bool, judged: &[u8]) -> Verdict {
     let says = |words: &str| memchr::memmem::find(judged, words.as_bytes()).is_some();
-    let full = says("is currently busy and cannot accept new requests") || says("The request queue is full");
     match status {
         429 => Verdict::Busy,
-        503 if full || is_for_now => Verdict::Busy,
+        503 if says_full(judged) || is_for_now => Verdict::Busy,
         500 if says("cannot schedule new futures") => Verdict::Drains,
         500 | 502 | 503 | 504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
+}
+
+fn says_full(judged: &[u8]) -> bool {
+    let says = |words: &str| memchr::memmem::find(judged, words.as_bytes()).is_some();
+    says("is currently busy and cannot accept new requests") || says("The request queue is full")
 }
 
 fn holds_error(bytes: &[u8]) -> bool {

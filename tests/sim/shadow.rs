@@ -14,8 +14,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use warmfront::counters::{Counters, Outcome};
-use warmfront::fleet::Endpoint;
+use warmfront::fleet::{Endpoint, EndpointId};
 
+use crate::held::Sent;
 use crate::script::{Script, Verdict};
 
 pub const ENDPOINTS: usize = 4;
@@ -50,6 +51,8 @@ struct Leg {
     charged: bool,
     /// The step with which the front may have blamed its endpoint.
     doubtful: u64,
+    /// Which of what was sent.
+    sent: Option<usize>,
 }
 
 /// One connection to an engine.
@@ -99,6 +102,7 @@ pub struct Shadow {
     /// How often each request was offered to an engine, and by shard how many were so again.
     offered: HashMap<String, u32>,
     pub again: Vec<u32>,
+    pub sent: Vec<Sent>,
 }
 
 /// Every tenant of a slot has an address of its own, which tells of both.
@@ -132,6 +136,7 @@ impl Shadow {
             seen: vec![Rc::default(); shards],
             offered: HashMap::new(),
             again: vec![0; shards],
+            sent: Vec::new(),
         }
     }
 
@@ -188,7 +193,8 @@ impl Shadow {
         }
     }
 
-    pub fn offers(&mut self, at: usize, address: SocketAddr, bytes: &[u8]) {
+    /// Behind so many bytes that the kernel took on this connection.
+    pub fn offers(&mut self, at: usize, address: SocketAddr, bytes: &[u8], taken: u64) {
         let (slot, generation) = slot_of(address);
         if self.lines.entry(at).or_default().leg.is_none() {
             self.check_choice(slot, generation);
@@ -201,12 +207,18 @@ impl Shadow {
         // The head goes first, and in one piece.
         let Some(from) = memchr::memmem::find(bytes, b"x-request-id: ") else { return };
         let id = bytes[from + 14..].split(|&byte| byte == b'\r').next().unwrap_or_default();
-        let times = self.offered.entry(String::from_utf8_lossy(id).into_owned()).or_default();
+        let id = String::from_utf8_lossy(id).into_owned();
+        leg.sent = Some(self.sent.len());
+        let tenant = EndpointId { slot: slot as u16, generation };
+        let sent =
+            Sent { id: id.clone(), tenant, pipe: at, from: taken, refused: false, let_in: false, emptied: false };
+        self.sent.push(sent);
+        let times = self.offered.entry(id.clone()).or_default();
         *times += 1;
         if *times > 1 {
             self.again[self.shard] += 1;
         }
-        assert!(*times <= 2, "{} was sent {times} times", String::from_utf8_lossy(id));
+        assert!(*times <= 2, "{id} was sent {times} times");
     }
 
     fn begin_leg(&mut self, at: usize, slot: usize, connecting: bool) {
@@ -225,6 +237,7 @@ impl Shadow {
             of_trial: self.on_trial[slot],
             charged: false,
             doubtful: 0,
+            sent: None,
         });
         self.legs[slot] += 1;
         self.begun_in_step += 1;
@@ -270,6 +283,10 @@ impl Shadow {
             return;
         }
         if from < script.judged_end && to >= script.judged_end {
+            if let Some(sent) = leg.sent.and_then(|at| self.sent.get_mut(at)) {
+                sent.refused |= script.refuses;
+                sent.let_in |= script.lets_in;
+            }
             let blamed = matches!(script.verdict, Verdict::Fault | Verdict::Drains);
             if blamed {
                 self.effects.push((slot, Effect::Fault));

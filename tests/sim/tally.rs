@@ -34,6 +34,7 @@ tally!(
     handed_over: usize, handed_over_late: usize, accepted_last: usize,
     queue_released: u64, queue_full: u64, queue_pushed_out: u64, queue_timed_out: u64, queue_left: u64,
     shadow_agreed: u64, shadow_differed: u64, shadow_nobody: u64,
+    held: u64, pushed_out: u64, taken_back: u64, sent_to_nobodys: u64, slots_given: u64,
     accounts_differ: u64, faults: u64, told_whole: usize, records_dropped: u64
 );
 
@@ -57,6 +58,7 @@ impl Tally {
             shadow_agreed: shadowed(stats, Shadowed::Agreed),
             shadow_differed: shadowed(stats, Shadowed::Differed),
             shadow_nobody: shadowed(stats, Shadowed::Nobody),
+            sent_to_nobodys: stats.total(Count::IndexStranger),
             accounts_differ: stats.total(Count::AccountsDiffer),
             // The only pool there is.
             finished: stats.timing(0, Timing::Total).count(),
@@ -89,6 +91,11 @@ impl Tally {
             ("queue_left", self.queue_left),
             ("shadow_agreed", self.shadow_agreed),
             ("shadow_differed", self.shadow_differed),
+            ("held", self.held),
+            ("pushed_out", self.pushed_out),
+            ("taken_back", self.taken_back),
+            ("sent_to_nobodys", self.sent_to_nobodys),
+            ("slots_given", self.slots_given),
             ("told_whole", self.told_whole as u64),
         ];
         all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()

@@ -1,6 +1,7 @@
 //! Routers that others publish, by their rules and defaults, without their faults of plumbing: all of them count
 //! a request at its choice and release it at its last token, and none loses a counter.
 
+pub mod jumps;
 pub mod overlap;
 pub mod prompt_tree;
 pub mod scorers;
