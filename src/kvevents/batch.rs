@@ -5,8 +5,9 @@
 //! does not make sense refuses the whole batch, so that no half of one is ever applied.
 
 use super::event::{Event, Extras, Removed, Stored};
-use super::fields::{Field, Kind, names_adapter};
+use super::fields::{Field, Kind};
 use super::msgpack::{Malformed, Reader, Value};
+use super::values::{array, hash, names_adapter, optional, token};
 use crate::limits::{KV_BYTES_KEPT, KV_EVENTS_MAX, KV_HASHES_MAX, KV_TOKENS_MAX};
 
 /// The events of one message.
@@ -276,12 +277,7 @@ impl Batch {
         }
         self.tokens.reserve(length);
         for _ in 0..length {
-            let begin = reader.at();
-            let token = match reader.value()? {
-                Value::Number(token) => u32::try_from(token).ok(),
-                _ => None,
-            };
-            self.tokens.push(token.ok_or(Malformed { at: begin, what: "a token id is a number of 32 bits" })?);
+            self.tokens.push(token(reader)?);
         }
         Ok(Span::since(from, &self.tokens))
     }
@@ -361,39 +357,5 @@ impl Draft {
             nameless: self.numbered && self.lora_name.is_none(),
             attention: self.attention,
         })
-    }
-}
-
-fn array(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<u32, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Array(length) => Ok(length),
-        _ => Err(begin.fault(otherwise)),
-    }
-}
-
-/// A number of 32 bits, or nil.
-fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Option<u32>, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Nil => Ok(None),
-        Value::Number(number) => u32::try_from(number).map(Some).map_err(|_| begin.fault(otherwise)),
-        _ => Err(begin.fault(otherwise)),
-    }
-}
-
-/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the
-/// end.
-fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Number(hash) => Ok(Some(hash)),
-        Value::Negative(hash) => Ok(Some(hash as u64)),
-        Value::Bytes(digest) => {
-            let end = digest.last_chunk().ok_or(begin.fault("a digest has 8 bytes or more"))?;
-            Ok(Some(u64::from_be_bytes(*end)))
-        }
-        Value::Nil => Ok(None),
-        _ => Err(begin.fault("a hash is a number or bytes")),
     }
 }

@@ -104,13 +104,6 @@ impl Kind {
     }
 }
 
-/// Whether the number that is next is an adapter's: nil is none, and neither is 0.
-pub(super) fn names_adapter(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
-    let begin = reader.at();
-    reader.skip()?;
-    Ok(!matches!(reader.since(begin), [0xc0] | [0]))
-}
-
 fn named(name: &[u8]) -> Field {
     match name {
         b"block_hashes" => Field::Hashes,

@@ -129,6 +129,25 @@ fn events_as_arrays() {
     assert_eq!((fourth.medium, fourth.group), (Some(&b"CPU"[..]), Some(1)));
 }
 
+/// SGLang with EAGLE keeps pairs, each token with the one behind it: its blocks are as long in pairs as others' in tokens.
+#[test]
+fn of_a_pair_of_tokens_the_first_is_the_blocks() {
+    let pairs = json!([[1, 2], [2, 3], [3, 70_000], [70_000, 5]]);
+    let array = json!(["BlockStored", [7, 8], null, pairs, 2, null, "GPU"]);
+    let map = json!({"type": "BlockStored", "block_hashes": [7, 8], "parent_block_hash": null, "token_ids": pairs,
+        "block_size": 2});
+    for event in [array, map] {
+        let batch = read(&json!([1.0, [event]]));
+        let stored = stored(&batch);
+        let tokens = [stored.tokens_of(0), stored.tokens_of(1), stored.tokens_of(2)];
+        assert_eq!(tokens, [Some(&[1, 2][..]), Some(&[3, 70_000][..]), None]);
+    }
+    for wrong in [json!([[1]]), json!([[1, 2, 3]]), json!([[1, null]]), json!([[[1, 2], 3]]), json!([[u64::MAX, 1]])] {
+        let told = fault(&json!([1.0, [["BlockStored", [7], null, wrong, 1]]]));
+        assert!(told.contains("a token id is a number of 32 bits"), "{told}");
+    }
+}
+
 /// As vLLM wrote them before it told the adapter's name; 0 is no adapter's.
 #[test]
 fn an_adapter_may_be_a_number_alone() {
