@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::mem;
-use std::sync::Arc;
 
 use tokio::task::{spawn_blocking, yield_now};
 use xxhash_rust::xxh64::xxh64;
@@ -47,20 +46,6 @@ impl Hearing {
         }
         self.inner().midst = None;
         self.say_partial();
-    }
-
-    /// Said once: by its rung alone nobody could tell why.
-    fn say_partial(&self) {
-        let mut inner = self.inner();
-        if inner.is_said_partial || !inner.any(Mirror::is_partial) {
-            return;
-        }
-        inner.is_said_partial = true;
-        let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
-        tracing::warn!(
-            engine = engine.as_deref().unwrap_or_default(),
-            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
-        );
     }
 
     /// Knows the rank; false where there are too many, or as many blocks as are known of any engine.
