@@ -206,6 +206,8 @@ struct Walk<'a> {
 }
 
 /// Numbers by the names that they have.
+    /// Of the prompt, some were an image's or the like.
+    media: bool,
 #[derive(Default)]
 struct Told {
     prompt: Option<u32>,
@@ -223,7 +225,9 @@ impl Told {
         let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
         // Behind an error that had no answer some say 0.
         let prompt = self.prompt.or(input).filter(|prompt| *prompt > 0)?;
-        let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
+        // Beside these SGLang writes a zero where it is not to tell.
+        let cached = self.cached.filter(|cached| *cached > 0 || !self.media);
+        let cached = cached.or(self.cache_read).map(|cached| cached.min(prompt));
         let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
         let beside = by_anthropics_names.then_some(beside);
         Some(Usage {
@@ -314,6 +318,9 @@ impl<'a> Walk<'a> {
         match (self.depth, self.key) {
             _ if self.behind => {}
             (1, b"prompt_tokens") => self.told.prompt = told,
+            (2, b"image_tokens" | b"audio_tokens" | b"video_tokens") if self.in_details => {
+                self.told.media |= number > 0;
+            }
             (1, b"completion_tokens") => self.told.completion = told,
             (1, b"input_tokens") => self.told.input = told,
             (1, b"output_tokens") => self.told.output = told,

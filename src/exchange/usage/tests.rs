@@ -224,6 +224,23 @@ fn engines_mean_different_things_by_anthropics_names() {
 fn the_real_one_is_found_beside_others_and_in_other_hands() {
     let false_one = r#"{"usage":{"prompt_tokens":1}}"#;
     let real = r#""usage" : { "total_tokens": 12, "prompt_tokens": 10,
+/// As SGLang from 0.5.14 on writes it of a prompt with images, whether it is to tell of its cache or not.
+#[test]
+fn a_zero_beside_media_is_not_told() {
+    for (details, expected) in [
+        (r#"{"cached_tokens":0,"image_tokens":256}"#, None),
+        (r#"{"audio_tokens":7,"cached_tokens":0}"#, None),
+        (r#"{"cached_tokens":0,"video_tokens":9000}"#, None),
+        (r#"{"cached_tokens":64,"image_tokens":256}"#, Some(64)),
+        (r#"{"cached_tokens":0,"audio_tokens":0}"#, Some(0)),
+        (r#"{"cached_tokens":0,"image_tokens":null}"#, Some(0)),
+    ] {
+        let text =
+            format!(r#"{{"usage":{{"prompt_tokens":300,"completion_tokens":2,"prompt_tokens_details":{details}}}}}"#);
+        assert_eq!(look(text.as_bytes()), usage(300, expected, 2), "{text}");
+    }
+}
+
         "prompt_tokens_details": {"audio_tokens": 0, "per_turn": [1], "cached_tokens": 6},
         "completion_tokens_details": {"cached_tokens": 1, "prompt_tokens": 1}, "completion_tokens": 2 }"#;
     for text in [
