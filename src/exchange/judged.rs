@@ -53,6 +53,9 @@ const GIVEN_UP: [&[u8]; 4] = [
 ];
 
 /// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
+/// SGLang, of a message, in the place of both.
+const OVERLOADED: &[u8] = b"\"overloaded_error\"";
+
 /// it had tried before, where it says so, its operator allows it.
 const NO_UPSTREAM: &[u8] = b"no healthy upstream";
 const UPSTREAM_ERROR: &[u8] = b"upstream connect error";
@@ -122,7 +125,7 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if not_reached() => Verdict::NotReached,
-        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
+        503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
         500 if media && !says(OWN) => Verdict::MayBeTheClients,
@@ -310,6 +313,8 @@ mod tests {
             (
                 503,
                 false,
+        let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Internal server error"}}"#;
+        let said = br#"{"type":"error","error":{"type":"api_error","message":"\"overloaded_error\""}}"#;
                 br#"{"message":"The request is aborted by a higher priority request."}"#,
                 Verdict::BackPressure,
             ),
@@ -338,6 +343,9 @@ mod tests {
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
         for (status, body, expected) in [
             (500, &unsaid[..], Verdict::MayBeTheClients),
+            (503, false, overloaded, Verdict::BackPressure),
+            (503, false, said, Verdict::Fault),
+            (500, false, overloaded, Verdict::Fault),
             (500, b"Internal Server Error", Verdict::MayBeTheClients),
             (500, own, Verdict::Fault),
             (500, drains, Verdict::Drains),
