@@ -67,11 +67,12 @@ struct Entry {
     window: Option<u32>,
     medium: Option<Span>,
     lora_name: Option<Span>,
+    salt: Option<Span>,
     nameless: bool,
     attention: Option<Span>,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 112, "KV_EVENTS_MAX says what they come to");
+const _: () = assert!(size_of::<Entry>() <= 120, "KV_EVENTS_MAX says what they come to");
 
 impl Batch {
     /// Takes `payload` in the place of what was here before. After a fault it is empty.
@@ -93,8 +94,8 @@ impl Batch {
         self.rank
     }
 
-    /// Whether its events name their fields, as those of vLLM 0.26 and later, or have them by place, as older ones' and
-    /// SGLang's; none where it has no event that is known.
+    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later, or have them
+    /// by place, as older ones'; none where it has no event that is known.
     pub fn names_fields(&self) -> Option<bool> {
         self.named
     }
@@ -120,6 +121,7 @@ impl Batch {
                 block_size: entry.block_size,
                 medium: text(entry.medium),
                 lora_name: text(entry.lora_name),
+                salt: text(entry.salt),
                 nameless: entry.nameless,
                 group: entry.group,
                 attention: text(entry.attention),
@@ -245,6 +247,12 @@ impl Batch {
             Field::Medium => draft.medium = self.read_text(reader)?,
             Field::LoraId => draft.numbered = names_adapter(reader)?,
             Field::LoraName => draft.lora_name = self.read_text(reader)?,
+            Field::LoraNameOrMetadata => match reader.clone().value()? {
+                Value::Text(_) | Value::Nil => draft.lora_name = self.read_text(reader)?,
+                _ => self.read_metadata(draft, reader)?,
+            },
+            Field::Metadata => self.read_metadata(draft, reader)?,
+            Field::Salt => draft.salt = self.read_text(reader)?,
             Field::Extras => self.read_extras(draft, reader)?,
             Field::Group => draft.group = optional(reader, "a group is a small number or nil")?,
             Field::Attention => draft.attention = self.read_text(reader)?,
@@ -292,6 +300,20 @@ impl Batch {
         Ok(Some(Span::since(from, &self.bytes)))
     }
 
+    /// What SGLang 0.5.18 and 0.5.19 say of a prompt with a salt.
+    fn read_metadata(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let Value::Map(length) = reader.clone().value()? else { return self.pass(reader) };
+        reader.value()?;
+        for _ in 0..length {
+            match reader.value()? {
+                Value::Text(b"cache_salt") => draft.salt = self.read_text(reader)?,
+                Value::Array(_) | Value::Map(_) => return Err(reader.fault("a key is a text")),
+                _ => self.pass(reader)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Keys of each block are kept as they are written: most have none, and what they mean is for who needs it.
     fn read_extras(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let begin = reader.clone();
@@ -332,6 +354,7 @@ struct Draft {
     medium: Option<Span>,
     numbered: bool,
     lora_name: Option<Span>,
+    salt: Option<Span>,
     attention: Option<Span>,
     extras_begin: u32,
     ends: Option<Span>,
@@ -354,6 +377,7 @@ impl Draft {
             window: self.window,
             medium: self.medium,
             lora_name: self.lora_name,
+            salt: self.salt,
             nameless: self.numbered && self.lora_name.is_none(),
             attention: self.attention,
         })

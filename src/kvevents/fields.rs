@@ -21,6 +21,11 @@ pub(super) enum Field {
     /// The adapter's number, which is another one in each process.
     LoraId,
     LoraName,
+    /// The adapter's name, or in its place [`Field::Metadata`].
+    LoraNameOrMetadata,
+    /// Which may have the salt.
+    Metadata,
+    Salt,
     Extras,
     Group,
     Attention,
@@ -38,7 +43,7 @@ const STORED: &[Field] = &[
     Field::BlockSize,
     Field::LoraId,
     Field::Medium,
-    Field::LoraName,
+    Field::LoraNameOrMetadata,
     Field::Extras,
     Field::Group,
     Field::Attention,
@@ -112,6 +117,8 @@ fn named(name: &[u8]) -> Field {
         b"block_size" => Field::BlockSize,
         b"medium" => Field::Medium,
         b"lora_name" => Field::LoraName,
+        b"cache_salt" => Field::Salt,
+        b"metadata" => Field::Metadata,
         b"extra_keys" => Field::Extras,
         b"group_idx" => Field::Group,
         b"kv_cache_spec_kind" => Field::Attention,

@@ -191,6 +191,33 @@ fn pages_of_sglang() {
     assert_eq!((second.parent, second.hashes), (Some(-5_i64 as u64), &[-6_i64 as u64][..]));
 }
 
+/// SGLang 0.5.18 and 0.5.19 write it behind the others of a prompt that has one, and later ones by its name.
+#[test]
+fn a_salt_may_stand_apart() {
+    let listed = |behind: Value| json!(["BlockStored", [1], null, [3, 4], 2, null, "GPU", behind]);
+    let mapped = |name: &str, value: Value| {
+        json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [3, 4], "block_size": 2,
+            "lora_id": null, "medium": "GPU", "lora_name": "a", "session_id": "s", name: value})
+    };
+    for (event, name, salt, fields) in [
+        (listed(json!({"cache_salt": "s1"})), None, Some("s1"), 0),
+        (listed(json!({"cache_salt": null, "other": [1, {"cache_salt": "no"}]})), None, None, 1),
+        (listed(json!(7)), None, None, 1),
+        (listed(json!([{"cache_salt": "no"}])), None, None, 1),
+        (listed(json!("a")), Some("a"), None, 0),
+        (mapped("cache_salt", json!("s1")), Some("a"), Some("s1"), 0),
+        (mapped("metadata", json!({"cache_salt": "s1"})), Some("a"), Some("s1"), 0),
+        (mapped("cache_salt", Value::Null), Some("a"), None, 0),
+    ] {
+        let batch = read(&json!([1.0, [event]]));
+        let stored = stored(&batch);
+        assert_eq!((stored.lora_name, stored.salt), (name.map(str::as_bytes), salt.map(str::as_bytes)), "{event}");
+        assert_eq!(batch.skipped(), Skipped { events: 0, fields }, "{event}");
+    }
+    let told = fault(&json!([1.0, [listed(json!({"cache_salt": 5}))]]));
+    assert!(told.contains("a name is a text or nil"), "{told}");
+}
+
 /// The same events, as each version writes them.
 #[test]
 fn all_dialects_say_the_same() {
