@@ -91,7 +91,7 @@ pub struct Facts {
     pub(super) max_output_tokens: Option<u64>,
     /// `n`, where it is a whole number.
     pub choices: Option<u64>,
-    /// `priority`, where it is a whole number: lower is more urgent.
+    /// `priority`, where it is a whole number.
     pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
     pub(super) cache_salt: Option<u64>,
