@@ -203,6 +203,7 @@ fn filled(reading: &Reading<'_>) -> Mirror {
                 block_size,
                 medium,
                 lora_name,
+                salt: None,
                 nameless: false,
                 group,
                 attention,

@@ -196,7 +196,7 @@ pub const TOKENS_MAX: u32 = 1 << 24;
 /// Longest message of an engine's KV events, all frames together. 16 MiB are 3 million tokens, or 100,000 blocks of one
 /// page.
 pub const KV_MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Most events of one message. With the next two: what one message may take once it is read, 28 + 8 + 16 MiB, 4 more
+/// Most events of one message. With the next two: what one message may take once it is read, 30 + 8 + 16 MiB, 4 more
 /// for where each block's keys end, and its names and keys as long as they are in it.
 pub const KV_EVENTS_MAX: usize = 1 << 18;
 /// Most block hashes in one message.

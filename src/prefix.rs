@@ -19,9 +19,15 @@ pub fn root(pool_or_model: &[u8], salt: Option<u64>) -> u64 {
 }
 
 /// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one
-/// for all that name its base model. `adapter`: the one that computes it, if any.
-pub fn form_root(adapter: Option<&[u8]>, salt: Option<u64>, form: u64) -> u64 {
-    keyed(b'f', adapter.unwrap_or_default(), salt, form)
+/// for all that name its base model. `adapter`: the one that computes it, if any, by [`adapter_hash`].
+pub fn form_root(adapter: Option<u64>, salt: Option<u64>, form: u64) -> u64 {
+    let name = adapter.map(u64::to_le_bytes);
+    keyed(b'f', name.as_ref().map_or(&[], |name| &name[..]), salt, form)
+}
+
+/// An adapter as [`form_root`] has it: equal to that of the same name in `lora_path`, [`crate::scan::Facts::adapter`].
+pub fn adapter_hash(name: &[u8]) -> u64 {
+    xxh64(name, 0)
 }
 
 /// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all
@@ -74,7 +80,7 @@ mod tests {
             key(b"m", Some(1), &prefix(1)),
             key(b"m\0", None, &prefix(1)),
             root(b"m", None),
-            form_root(Some(b"m"), None, 1),
+            form_root(Some(adapter_hash(b"m")), None, 1),
             form_root(None, None, 1),
             form_root(None, Some(1), 1),
             form_root(None, None, 2),

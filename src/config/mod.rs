@@ -27,7 +27,7 @@ pub use listeners::is_ipv6_alone;
 pub use load::{Flags, Read, address};
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};
-pub use queue::Queue;
+pub use queue::{PriorityFirst, Queue};
 pub use shards::{Pin, Shards};
 pub use upstream::{KvEvents, Upstream, Url};
 

@@ -22,8 +22,21 @@ pub struct Queue {
     pub tenant_header: String,
     /// Peers whose `x-warmfront-priority`, or `priority` in the body, is believed.
     pub priority_from: Vec<Cidr>,
+    /// Which end of them goes first.
+    pub priority_first: PriorityFirst,
     /// By the value of that field: how much more of the room a tenant gets than one of weight 1.
     pub weights: BTreeMap<String, u32>,
+}
+
+/// Engines differ in it, and order their own queues by the same numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorityFirst {
+    /// As vLLM, and SGLang with `--schedule-low-priority-values-first`.
+    #[default]
+    Lowest,
+    /// As SGLang otherwise.
+    Highest,
 }
 
 impl Default for Queue {
@@ -33,6 +46,7 @@ impl Default for Queue {
             timeout_ms: 30_000,
             tenant_header: String::new(),
             priority_from: Cidr::everywhere(),
+            priority_first: PriorityFirst::Lowest,
             weights: BTreeMap::new(),
         }
     }

@@ -252,8 +252,8 @@ impl<'a> Against<'a> {
 /// The prompt as its engine writes it, if that is known.
 fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
     let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
-    let (salt, tools) = (facts.salt(), facts.tools);
-    let body = rendered::Body { api: api(question), bytes: question.body, salt, chained_bytes, tools };
+    let (salt, adapter, tools) = (facts.salt_alone(), facts.adapter, facts.tools);
+    let body = rendered::Body { api: api(question), bytes: question.body, salt, adapter, chained_bytes, tools };
     rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod notes;
+mod said;
 mod settle;
 mod socket;
 mod tick;
@@ -22,8 +23,8 @@ use super::listen::ToHear;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
-use crate::kvevents::{Counts, Ended, Reached, Settings, Source, Told};
-use crate::limits::{KV_RANKS_MAX, KV_STRANGERS_MAX, MIRROR_BLOCKS_MAX};
+use crate::kvevents::{Counts, Reached, Settings, Source, Told};
+use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
 use notes::Owed;
@@ -70,6 +71,8 @@ struct Inner {
     said_unheard: Vec<Option<IpAddr>>,
     /// And that it tells of no layers that see all of a prompt.
     is_said_partial: bool,
+    /// And that some of what it tells cannot be read.
+    is_said_unread: bool,
 }
 
 /// One engine rank.
@@ -128,6 +131,7 @@ impl Hearing {
             came: 0.0,
             said_unheard: Vec::new(),
             is_said_partial: false,
+            is_said_unread: false,
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);
@@ -201,29 +205,6 @@ impl Hearing {
         }
     }
 
-    /// Said once: what it publishes at may be misspelt, or another's; and of strangers, each of whom may be the engine.
-    /// Of one that was heard before its rung tells.
-    fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
-        let never = |socket: &&Socket| !socket.has_connected();
-        let stranger = match why {
-            // It says nothing of the engine.
-            Ended::Want(_) => return,
-            Ended::Stranger(who) => Some(who),
-            _ => None,
-        };
-        let said = &inner.said_unheard;
-        let is_said = said.contains(&stranger) || (stranger.is_some() && said.len() > KV_STRANGERS_MAX);
-        let Some(socket) = inner.sockets.get(socket).filter(never).filter(|_| !is_said) else { return };
-        let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
-        tracing::warn!(
-            engine = engine.as_deref().unwrap_or_default(),
-            at = socket.at,
-            %why,
-            "this engine's KV events are not heard; that is tried again, and until then it is chosen for as by policy warm, by what was sent there"
-        );
-        inner.said_unheard.push(stranger);
-    }
-
     /// Strangers that come to the socket, and of whom nothing is told, are counted there from now on.
     pub fn counts_strangers(&self, socket: usize, turned_away: &Arc<AtomicU64>) {
         if let Some(socket) = self.inner().sockets.get_mut(socket) {
@@ -247,6 +228,7 @@ impl Hearing {
                 socket.course = Course::Heard;
             }
         }
+        self.say_unread(&mut inner);
     }
 
     /// What it told is kept there for when it is listened to again, if that is all that it holds.

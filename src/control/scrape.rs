@@ -94,6 +94,11 @@ fn number(sample: &Sample<'_>, label: &str) -> Option<u64> {
     sample.label(label)?.parse().ok()
 }
 
+/// With priorities SGLang has the total under an empty one, and beside it what part of it each has.
+fn is_total(sample: &Sample<'_>) -> bool {
+    sample.label("priority").is_none_or(str::is_empty)
+}
+
 /// Sums over label sets: data-parallel ranks, adapters.
 #[derive(Default)]
 struct Sums {
@@ -127,9 +132,15 @@ struct Ranks(BTreeMap<[u64; 2], f64>);
 impl Ranks {
     /// Stages of a pipeline have requests of their own.
     fn of_stages(&mut self, sample: &Sample<'_>) {
-        // With priorities the total stands under an empty one, and beside it what part of it each has.
-        if sample.label("priority").is_none_or(str::is_empty) {
+        if is_total(sample) {
             self.take(["dp_rank", "pp_rank"].map(|rank| number(sample, rank).unwrap_or(0)), sample.value);
+        }
+    }
+
+    /// In each stage's queue stand the same requests.
+    fn of_queues(&mut self, sample: &Sample<'_>) {
+        if is_total(sample) {
+            self.of_replicas(sample);
         }
     }
 
@@ -186,7 +197,7 @@ impl Sums {
             "num_requests_running" => add(&mut self.running),
             "num_requests_waiting" => add(&mut self.waiting),
             "num_running_reqs" => self.running_reqs.of_stages(sample),
-            "num_queue_reqs" => self.queue_reqs.of_stages(sample),
+            "num_queue_reqs" => self.queue_reqs.of_queues(sample),
             "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage" => {
                 self.kv_use.sum += sample.value;
                 self.kv_use.count += 1;
@@ -409,6 +420,18 @@ mod tests {
         assert_eq!((reading.block_size, reading.blocks), (Some(16), Some(5_000)));
         assert_eq!(reading.load.kv_capacity_tokens, Some(80_000));
         assert_eq!(reading.told_tokens(), Some(80_000));
+    }
+
+    /// Of a pipeline each stage has the whole queue.
+    #[test]
+    fn a_queue_that_all_stages_tell_of_counts_once() {
+        let mut text = String::new();
+        for (dp, pp, waiting) in [(0, 0, 6), (0, 1, 5), (1, 0, 3), (1, 1, 3)] {
+            text += &format!("sglang:num_queue_reqs{{pp_rank=\"{pp}\",dp_rank=\"{dp}\"}} {waiting}.0\n");
+            text += &format!("sglang:num_running_reqs{{pp_rank=\"{pp}\",dp_rank=\"{dp}\"}} 2.0\n");
+        }
+        let load = Reading::of(text.as_bytes()).load;
+        assert_eq!((load.waiting, load.running), (Some(9), Some(8)));
     }
 
     /// With `--enable-priority-scheduling`.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder};
+use memchr::memrchr;
 
 use super::Exchange;
 use super::event::{Context, Side};
@@ -52,6 +53,9 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 
+/// SGLang, of a message, in the place of both.
+const OVERLOADED: &[u8] = b"\"overloaded_error\"";
+
 /// Envoy, beside the engine, that knows of none, or whose connect to it failed: nothing of the request was sent. What
 /// it had tried before, where it says so, its operator allows it.
 const NO_UPSTREAM: &[u8] = b"no healthy upstream";
@@ -75,6 +79,12 @@ const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
 const CLIENT_ERROR: [&[u8]; 2] = [b"\"code\": 4", b"\"code\":4"];
 /// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
 const BUSY_CODE: [&[u8]; 2] = [b"\"code\": 503", b"\"code\":503"];
+
+/// How SGLang ends a stream of `/generate` for which its queue has no room, or which it gives up: an event as others,
+/// without text.
+static ABORTED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\":{\"type\":\"abort\""));
+/// What it says there; of one that was to be aborted, nothing.
+const ABORTED_BY: &[u8] = b"\"status_code\":";
 
 /// What a reply's status and, for some errors, its body say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,7 +132,7 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if not_reached() => Verdict::NotReached,
-        503 if is_for_now || GIVEN_UP.into_iter().any(says) => Verdict::BackPressure,
+        503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
         500 if media && !says(OWN) => Verdict::MayBeTheClients,
@@ -206,6 +216,11 @@ pub(super) fn tells_of_error(bytes: &[u8], api: Api) -> Option<(usize, Told)> {
             let begins = MESSAGES_ERROR_EVENT.find(bytes)?;
             (begins, told_by_type(line_at(bytes, begins)))
         }
+        None if api == Api::Generate => {
+            let at = ABORTED.find(bytes)?;
+            let begins = memrchr(b'\n', bytes.get(..at)?).map_or(0, |end| end + 1);
+            (begins, told_by_status(line_at(bytes, begins))?)
+        }
         None => return None,
     };
     Some((begins, told))
@@ -222,6 +237,16 @@ fn told_by_code(line: &[u8]) -> Option<Told> {
         true if BUSY_CODE.into_iter().any(says) => Some(Told::Busy),
         true => Some(Told::Failed),
         false => CLIENT_ERROR.into_iter().any(says).then_some(Told::TheClients),
+    }
+}
+
+fn told_by_status(line: &[u8]) -> Option<Told> {
+    let status = line.get(memmem::find(line, ABORTED_BY)? + ABORTED_BY.len()..)?;
+    match status {
+        [b'5', b'0', b'3', ..] => Some(Told::Busy),
+        [b'5', ..] => Some(Told::Failed),
+        [b'4', ..] => Some(Told::TheClients),
+        _ => None,
     }
 }
 
@@ -288,6 +313,8 @@ mod tests {
         let retried = b"upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote connection failure, transport failure reason: delayed connect error: Connection refused";
         let terminated =
             b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
+        let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Internal server error"}}"#;
+        let said = br#"{"type":"error","error":{"type":"api_error","message":"\"overloaded_error\""}}"#;
         let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
@@ -316,6 +343,9 @@ mod tests {
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
             (503, false, backlog, Verdict::Busy),
+            (503, false, overloaded, Verdict::BackPressure),
+            (503, false, said, Verdict::Fault),
+            (500, false, overloaded, Verdict::Fault),
             (503, false, drains, Verdict::Fault),
             (503, false, b"no healthy upstream", Verdict::NotReached),
             (503, true, b"no healthy upstream", Verdict::NotReached),
@@ -347,6 +377,25 @@ mod tests {
             assert_eq!(judge(status, false, body, true), expected, "{status} {}", body.escape_ascii());
         }
         assert_eq!(judge(500, false, unsaid, false), Verdict::Fault);
+    }
+
+    /// As SGLang writes it, whose head has gone out before.
+    #[test]
+    fn a_generation_that_is_given_up_for_a_reason_is_no_answer() {
+        let told = |piece: &str| tells_of_error(piece.as_bytes(), Api::Generate);
+        let token = "data: {\"text\":\"a\",\"meta_info\":{\"finish_reason\":null}}\n\n";
+        for (status, expected) in
+            [("503", Some(Told::Busy)), ("500", Some(Told::Failed)), ("400", Some(Told::TheClients)), ("null", None)]
+        {
+            let reason = format!(r#"{{"type":"abort","message":"The queue","status_code":{status},"err_type":null}}"#);
+            let event = format!("data: {{\"text\":\"\",\"meta_info\":{{\"finish_reason\":{reason}}}}}\n\n");
+            assert_eq!(told(&event), expected.map(|told| (0, told)), "{event}");
+            let behind = format!("{token}{event}data: [DONE]\n\n");
+            assert_eq!(told(&behind), expected.map(|told| (token.len(), told)), "{behind}");
+            assert_eq!(tells_of_error(event.as_bytes(), Api::Chat), None, "{event}");
+            let said = format!("data: {{\"text\":\"{}\"}}\n\n", reason.replace('"', "\\\""));
+            assert_eq!(told(&said), None, "{said}");
+        }
     }
 
     #[test]

@@ -83,7 +83,17 @@ mod tests {
     fn every_path_of_a_known_api_is_let_through() {
         let paths = Paths::default();
         let candidates = DEFAULT_PATHS.iter().filter_map(|path| path.strip_suffix('*')).flat_map(|start| {
-            let ends = ["chat/completions", "completions", "embeddings", "responses", "messages", "rerank", "score"];
+            let ends = [
+                "chat/completions",
+                "completions",
+                "embeddings",
+                "responses",
+                "messages",
+                "rerank",
+                "score",
+                "tokenize",
+                "classify",
+            ];
             ends.into_iter()
                 .flat_map(move |end| ["", "/render", "/count_tokens"].map(|more| format!("{start}{end}{more}")))
         });
@@ -91,7 +101,7 @@ mod tests {
             .chain(DEFAULT_PATHS.iter().map(|path| path.to_string()))
             .filter(|path| Api::of_path(path.as_bytes()) != Api::Other)
             .collect();
-        assert_eq!(known.len(), 18, "{known:?}");
+        assert_eq!(known.len(), 20, "{known:?}");
         known.iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
     }
 

@@ -11,7 +11,7 @@ use super::kept::Kept;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Phase, Waiting};
-use crate::config::{Cidr, Config};
+use crate::config::{Cidr, Config, PriorityFirst};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Count, Timing};
 use crate::http::{Known, RequestHead};
@@ -25,6 +25,7 @@ pub struct QueueRules {
     timeout_ms: u64,
     tenant_header: Box<str>,
     priority_from: Vec<Cidr>,
+    priority_first: PriorityFirst,
     /// By the hash of what names a tenant.
     weights: HashMap<u64, u32>,
 }
@@ -37,6 +38,7 @@ impl From<&Config> for QueueRules {
             timeout_ms: config.queue.timeout_ms,
             tenant_header: config.queue.tenant_header.as_str().into(),
             priority_from: config.queue.priority_from.clone(),
+            priority_first: config.queue.priority_first,
             weights: weights
                 .map(|(tenant, weight)| (named_by(&config.queue.tenant_header, tenant.as_bytes()), *weight))
                 .collect(),
@@ -80,6 +82,15 @@ impl Asker {
             priority: said.map_or(0, urgency),
             is_open: believed && said.is_none(),
         }
+    }
+
+    /// Its priority as the queue has it, the lowest first.
+    fn in_order(self, rules: &QueueRules) -> Asker {
+        let priority = match rules.priority_first {
+            PriorityFirst::Lowest => self.priority,
+            PriorityFirst::Highest => self.priority.saturating_neg(),
+        };
+        Asker { priority, ..self }
     }
 
     /// No engine is known to let it in: it is not believed to be urgent, and counts for nobody whom it only claims to
@@ -152,7 +163,9 @@ impl Exchange {
 
     /// Who asks, as far as that is believed.
     fn asker(&self, cx: &Context<'_>) -> Asker {
-        if self.stranger { self.asked.asker.as_a_stranger(&cx.rules.queue) } else { self.asked.asker }
+        let rules = &cx.rules.queue;
+        let asker = self.asked.asker.in_order(rules);
+        if self.stranger { asker.as_a_stranger(rules) } else { asker }
     }
 
     fn newcomer(&self, choice: &Choice, cx: &Context<'_>) -> Newcomer {
@@ -310,6 +323,31 @@ mod tests {
         assert_eq!(asker(&rules, twice, None).0, heavy, "the one that engines judge");
         let others = ["Bearer Heavy", "Bearer  heavy", "Basic heavy", "heavy", "Bearer"].map(tenant);
         assert!(others.iter().all(|other| *other != heavy), "{others:?}");
+    }
+
+    /// And a stranger's is as usual at most, whichever end that is.
+    #[test]
+    fn the_end_that_goes_first_is_a_rule() {
+        let of = |first, said: i64| {
+            let rules = QueueRules { priority_first: first, priority_from: Cidr::everywhere(), ..rules("") };
+            let mut asker = Asker { tenant: Tenant::ONLY, priority: 0, is_open: true };
+            asker.says(Some(said));
+            let asker = asker.in_order(&rules);
+            (asker.priority, asker.as_a_stranger(&rules).priority)
+        };
+        for (said, lowest, highest) in [
+            (0, (0, 0), (0, 0)),
+            (-5, (-5, 0), (5, 5)),
+            (5, (5, 5), (-5, 0)),
+            (i64::MIN, (-128, 0), (127, 127)),
+            (i64::MAX, (127, 127), (-127, 0)),
+        ] {
+            assert_eq!(
+                (of(PriorityFirst::Lowest, said), of(PriorityFirst::Highest, said)),
+                (lowest, highest),
+                "{said}"
+            );
+        }
     }
 
     /// Who stands between the client and here writes its line last.

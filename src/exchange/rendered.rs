@@ -16,8 +16,10 @@ pub struct Body<'a> {
     pub api: Api,
     /// All of it, as the client sent it.
     pub bytes: &'a [u8],
-    /// [`crate::scan::Facts::salt`].
+    /// [`crate::scan::Facts::salt_alone`].
     pub salt: Option<u64>,
+    /// The adapter that it names beside its model.
+    pub adapter: Option<u64>,
     /// How long its text and media are in a chain, whatever is written around them.
     pub chained_bytes: u64,
     /// Whether it has tools, as far as it was read.
@@ -38,8 +40,8 @@ pub fn cut(body: &Body<'_>, form: &Form, pool: &Pool, lender: &mut Lender) -> Re
     if rendering.ends.is_some() {
         std::mem::swap(&mut lender.chain, &mut lender.whole);
     }
-    let adapter = pool.is_adapter.then(|| pool.name.as_bytes());
-    let root = prefix::form_root(adapter, body.salt, form.id);
+    let of_pool = || pool.is_adapter.then(|| prefix::adapter_hash(pool.name.as_bytes()));
+    let root = prefix::form_root(body.adapter.or_else(of_pool), body.salt, form.id);
     renderer.links(root, &mut lender.chain, &mut lender.steps);
     Ok(rendering.bytes)
 }
@@ -52,12 +54,13 @@ impl Exchange {
         // Chunks are held as they are sent on, with their framing between.
         let whole = held && matches!(self.asked.framing.body, BodyLength::Length(_));
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
-        let (salt, tools) = (facts.and_then(|facts| facts.salt()), facts.is_some_and(|facts| facts.tools));
+        let (salt, adapter) = facts.map_or((None, None), |facts| (facts.salt_alone(), facts.adapter));
+        let tools = facts.is_some_and(|facts| facts.tools);
         // More than that is held where nobody can be chosen without the model: to write it in one turn would keep
         // others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
         let bytes = self.upload.held.get(self.upload.head_len..).filter(|_| whole).filter(is_short);
-        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, chained_bytes, tools });
+        let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, adapter, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         if let (Some(Err(_)), Some(bytes), false) = (&cut, bytes, self.stranger) {
             meets_tools(form, bytes, cx.lender);

@@ -4,8 +4,8 @@
 //!
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
 //! (`/v1/responses`) count the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or
-//! written to it, which stand beside it, where SGLang means the whole by it. A stream of `/v1/responses` has it one
-//! object deeper, in the event that ends it; one of `/v1/messages` in its last but one.
+//! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends it;
+//! one of `/v1/messages` in its last but one.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
 //! in a body, such as in the schema of a tool, stand at another depth. A wrong reading would cost an estimate and no more.
@@ -44,21 +44,16 @@ pub(super) struct Usage {
     pub completion: Option<u32>,
     /// Nothing was: vLLM, as it ends or is put to sleep, answers 200 to what never ran.
     pub aborted: bool,
-    /// It was told by Anthropic's names: so many of its prompt stood beside `input_tokens`.
-    beside: Option<u32>,
+    /// What was cached was told by Anthropic's names.
+    by_anthropics_names: bool,
 }
 
 impl Usage {
-    /// As the engine that told it means it. SGLang's `input_tokens` of a message are the whole prompt, of which what it
-    /// read from the cache is a part; fewer than that can only be the rest. It says that nothing was cached where it
-    /// does not know, too; vLLM then says nothing.
+    /// As the engine that told it means it: of a message others than vLLM may say that nothing was cached where they do
+    /// not know; vLLM then says nothing.
     pub fn meant_by(mut self, engine: Option<EngineKind>) -> Usage {
-        let Some(beside) = self.beside.filter(|_| engine != Some(EngineKind::Vllm)) else { return self };
-        let input = self.prompt.and_then(|prompt| prompt.checked_sub(beside));
-        if engine == Some(EngineKind::Sglang) && input >= self.cached {
-            self.prompt = input;
-        }
-        self.cached = self.cached.filter(|cached| *cached > 0);
+        let may_not_know = self.by_anthropics_names && engine != Some(EngineKind::Vllm);
+        self.cached = self.cached.filter(|cached| *cached > 0 || !may_not_know);
         self
     }
 }
@@ -211,6 +206,8 @@ struct Told {
     prompt: Option<u32>,
     completion: Option<u32>,
     cached: Option<u32>,
+    /// Of the prompt, some were an image's or the like.
+    media: bool,
     input: Option<u32>,
     output: Option<u32>,
     cache_read: Option<u32>,
@@ -223,15 +220,16 @@ impl Told {
         let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
         // Behind an error that had no answer some say 0.
         let prompt = self.prompt.or(input).filter(|prompt| *prompt > 0)?;
-        let cached = self.cached.or(self.cache_read).map(|cached| cached.min(prompt));
+        // Beside these SGLang writes a zero where it is not to tell.
+        let cached = self.cached.filter(|cached| *cached > 0 || !self.media);
+        let cached = cached.or(self.cache_read).map(|cached| cached.min(prompt));
         let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
-        let beside = by_anthropics_names.then_some(beside);
         Some(Usage {
             prompt: Some(prompt),
             cached,
             completion: self.completion.or(self.output),
             aborted: false,
-            beside,
+            by_anthropics_names,
         })
     }
 }
@@ -320,6 +318,9 @@ impl<'a> Walk<'a> {
             (1, b"cache_read_input_tokens") => self.told.cache_read = told,
             (1, b"cache_creation_input_tokens") => self.told.cache_creation = told,
             (2, b"cached_tokens") if self.in_details => self.told.cached = told,
+            (2, b"image_tokens" | b"audio_tokens" | b"video_tokens") if self.in_details => {
+                self.told.media |= number > 0;
+            }
             _ => {}
         }
         self.key = b"";

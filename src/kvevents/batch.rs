@@ -5,8 +5,9 @@
 //! does not make sense refuses the whole batch, so that no half of one is ever applied.
 
 use super::event::{Event, Extras, Removed, Stored};
-use super::fields::{Field, Kind, names_adapter};
+use super::fields::{Field, Kind};
 use super::msgpack::{Malformed, Reader, Value};
+use super::values::{array, hash, names_adapter, optional, token};
 use crate::limits::{KV_BYTES_KEPT, KV_EVENTS_MAX, KV_HASHES_MAX, KV_TOKENS_MAX};
 
 /// The events of one message.
@@ -66,11 +67,12 @@ struct Entry {
     window: Option<u32>,
     medium: Option<Span>,
     lora_name: Option<Span>,
+    salt: Option<Span>,
     nameless: bool,
     attention: Option<Span>,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 112, "KV_EVENTS_MAX says what they come to");
+const _: () = assert!(size_of::<Entry>() <= 120, "KV_EVENTS_MAX says what they come to");
 
 impl Batch {
     /// Takes `payload` in the place of what was here before. After a fault it is empty.
@@ -92,8 +94,8 @@ impl Batch {
         self.rank
     }
 
-    /// Whether its events name their fields, as those of vLLM 0.26 and later, or have them by place, as older ones' and
-    /// SGLang's; none where it has no event that is known.
+    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later, or have them
+    /// by place, as older ones'; none where it has no event that is known.
     pub fn names_fields(&self) -> Option<bool> {
         self.named
     }
@@ -119,6 +121,7 @@ impl Batch {
                 block_size: entry.block_size,
                 medium: text(entry.medium),
                 lora_name: text(entry.lora_name),
+                salt: text(entry.salt),
                 nameless: entry.nameless,
                 group: entry.group,
                 attention: text(entry.attention),
@@ -244,6 +247,12 @@ impl Batch {
             Field::Medium => draft.medium = self.read_text(reader)?,
             Field::LoraId => draft.numbered = names_adapter(reader)?,
             Field::LoraName => draft.lora_name = self.read_text(reader)?,
+            Field::LoraNameOrMetadata => match reader.clone().value()? {
+                Value::Text(_) | Value::Nil => draft.lora_name = self.read_text(reader)?,
+                _ => self.read_metadata(draft, reader)?,
+            },
+            Field::Metadata => self.read_metadata(draft, reader)?,
+            Field::Salt => draft.salt = self.read_text(reader)?,
             Field::Extras => self.read_extras(draft, reader)?,
             Field::Group => draft.group = optional(reader, "a group is a small number or nil")?,
             Field::Attention => draft.attention = self.read_text(reader)?,
@@ -276,12 +285,7 @@ impl Batch {
         }
         self.tokens.reserve(length);
         for _ in 0..length {
-            let begin = reader.at();
-            let token = match reader.value()? {
-                Value::Number(token) => u32::try_from(token).ok(),
-                _ => None,
-            };
-            self.tokens.push(token.ok_or(Malformed { at: begin, what: "a token id is a number of 32 bits" })?);
+            self.tokens.push(token(reader)?);
         }
         Ok(Span::since(from, &self.tokens))
     }
@@ -294,6 +298,20 @@ impl Batch {
             _ => return Err(begin.fault("a name is a text or nil")),
         }
         Ok(Some(Span::since(from, &self.bytes)))
+    }
+
+    /// What SGLang 0.5.18 and 0.5.19 say of a prompt with a salt.
+    fn read_metadata(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let Value::Map(length) = reader.clone().value()? else { return self.pass(reader) };
+        reader.value()?;
+        for _ in 0..length {
+            match reader.value()? {
+                Value::Text(b"cache_salt") => draft.salt = self.read_text(reader)?,
+                Value::Array(_) | Value::Map(_) => return Err(reader.fault("a key is a text")),
+                _ => self.pass(reader)?,
+            }
+        }
+        Ok(())
     }
 
     /// Keys of each block are kept as they are written: most have none, and what they mean is for who needs it.
@@ -336,6 +354,7 @@ struct Draft {
     medium: Option<Span>,
     numbered: bool,
     lora_name: Option<Span>,
+    salt: Option<Span>,
     attention: Option<Span>,
     extras_begin: u32,
     ends: Option<Span>,
@@ -358,42 +377,9 @@ impl Draft {
             window: self.window,
             medium: self.medium,
             lora_name: self.lora_name,
+            salt: self.salt,
             nameless: self.numbered && self.lora_name.is_none(),
             attention: self.attention,
         })
-    }
-}
-
-fn array(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<u32, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Array(length) => Ok(length),
-        _ => Err(begin.fault(otherwise)),
-    }
-}
-
-/// A number of 32 bits, or nil.
-fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Option<u32>, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Nil => Ok(None),
-        Value::Number(number) => u32::try_from(number).map(Some).map_err(|_| begin.fault(otherwise)),
-        _ => Err(begin.fault(otherwise)),
-    }
-}
-
-/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the
-/// end.
-fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
-    let begin = reader.clone();
-    match reader.value()? {
-        Value::Number(hash) => Ok(Some(hash)),
-        Value::Negative(hash) => Ok(Some(hash as u64)),
-        Value::Bytes(digest) => {
-            let end = digest.last_chunk().ok_or(begin.fault("a digest has 8 bytes or more"))?;
-            Ok(Some(u64::from_be_bytes(*end)))
-        }
-        Value::Nil => Ok(None),
-        _ => Err(begin.fault("a hash is a number or bytes")),
     }
 }

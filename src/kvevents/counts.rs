@@ -2,6 +2,7 @@
 
 use super::batch::Skipped;
 use super::link::Ended;
+use super::msgpack::Malformed;
 
 /// Since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,6 +35,9 @@ pub struct Counts {
     pub refused: u64,
     /// Payloads that make no sense.
     pub malformed: u64,
+    /// The last of these since the connection, or the engine, began anew. Of which rank that is nobody can say, and by
+    /// its number it is missed only where another follows that can be read.
+    pub unread: Option<Malformed>,
     /// Events of unknown types, passed over.
     pub unknown_events: u64,
     /// Unknown fields, passed over.
@@ -51,7 +55,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of another as well.
+    /// Those of another as well; what could not be read is its own.
     pub fn add(&mut self, other: &Counts) {
         let Counts { connected, unreachable, closed, slow, silent, broken, messages, batches, replayed, .. } = other;
         self.connected += connected;
@@ -75,6 +79,21 @@ impl Counts {
         self.replays_failed += other.replays_failed;
         self.restarts += other.restarts;
         self.incomplete += other.incomplete;
+    }
+
+    pub(super) fn connected(&mut self) {
+        self.connected += 1;
+        self.unread = None;
+    }
+
+    pub(super) fn restarted(&mut self) {
+        self.restarts += 1;
+        self.unread = None;
+    }
+
+    pub(super) fn malformed(&mut self, what: Malformed) {
+        self.malformed += 1;
+        self.unread = Some(what);
     }
 
     pub(super) fn ended(&mut self, why: &Ended) {

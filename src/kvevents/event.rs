@@ -29,6 +29,8 @@ pub struct Stored<'a> {
     pub medium: Option<&'a [u8]>,
     /// The adapter that computed them.
     pub lora_name: Option<&'a [u8]>,
+    /// The salt of the prompts that they are of, where it stands apart from the extra keys.
+    pub salt: Option<&'a [u8]>,
     /// An adapter computed them of which only a number is told.
     pub nameless: bool,
     /// Which of a hybrid model's groups of layers they belong to. Groups differ in block size, and tell of the same

@@ -21,6 +21,11 @@ pub(super) enum Field {
     /// The adapter's number, which is another one in each process.
     LoraId,
     LoraName,
+    /// The adapter's name, or in its place [`Field::Metadata`].
+    LoraNameOrMetadata,
+    /// Which may have the salt.
+    Metadata,
+    Salt,
     Extras,
     Group,
     Attention,
@@ -38,7 +43,7 @@ const STORED: &[Field] = &[
     Field::BlockSize,
     Field::LoraId,
     Field::Medium,
-    Field::LoraName,
+    Field::LoraNameOrMetadata,
     Field::Extras,
     Field::Group,
     Field::Attention,
@@ -104,13 +109,6 @@ impl Kind {
     }
 }
 
-/// Whether the number that is next is an adapter's: nil is none, and neither is 0.
-pub(super) fn names_adapter(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
-    let begin = reader.at();
-    reader.skip()?;
-    Ok(!matches!(reader.since(begin), [0xc0] | [0]))
-}
-
 fn named(name: &[u8]) -> Field {
     match name {
         b"block_hashes" => Field::Hashes,
@@ -119,6 +117,8 @@ fn named(name: &[u8]) -> Field {
         b"block_size" => Field::BlockSize,
         b"medium" => Field::Medium,
         b"lora_name" => Field::LoraName,
+        b"cache_salt" => Field::Salt,
+        b"metadata" => Field::Metadata,
         b"extra_keys" => Field::Extras,
         b"group_idx" => Field::Group,
         b"kv_cache_spec_kind" => Field::Attention,

@@ -147,6 +147,9 @@ struct Listed {
     publisher: Option<String>,
     #[serde(default)]
     endpoint: Option<String>,
+    /// Whether it listens there, whatever that looks like: SGLang's.
+    #[serde(default)]
+    bind: Option<bool>,
     #[serde(default)]
     replay_endpoint: Option<String>,
     #[serde(default)]
@@ -184,21 +187,25 @@ impl Listed {
         if topic.len() > TOPIC_BYTES_MAX {
             return Err(format!("a topic is longer than {TOPIC_BYTES_MAX} bytes"));
         }
-        let other_end = |text: &str| -> Result<Endpoint, String> {
+        let other_end = |text: &str, bind: Option<bool>| -> Result<Endpoint, String> {
             let theirs: Endpoint = text.parse()?;
-            // A vLLM binds wherever there is a `::`.
-            Ok(match theirs.waits || theirs.host.contains("::") {
+            // Wherever there is a `::` they bind.
+            Ok(match (theirs.waits || theirs.host.contains("::"), bind) {
                 // It binds to all its addresses: we connect to the one we know.
-                true => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
+                (true, None | Some(true)) => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
+                // To this one alone.
+                (false, Some(true)) => theirs,
                 // It connects: to an address of ours, on which we have to wait.
-                false => Endpoint { waits: true, ..theirs },
+                (true, Some(false)) | (false, None | Some(false)) => Endpoint { waits: true, ..theirs },
             })
         };
         let events = self.endpoint.as_deref().ok_or("a source without an endpoint")?;
         // The replay socket always binds, whatever its address looks like.
-        let replay =
-            self.replay_endpoint.as_deref().map(|text| other_end(text).map(|end| Endpoint { waits: false, ..end }));
-        Ok(Settings { events: other_end(events)?, replay: replay.transpose()?, topic, peers: None })
+        let replay = self
+            .replay_endpoint
+            .as_deref()
+            .map(|text| other_end(text, None).map(|end| Endpoint { waits: false, ..end }));
+        Ok(Settings { events: other_end(events, self.bind)?, replay: replay.transpose()?, topic, peers: None })
     }
 }
 
@@ -301,6 +308,26 @@ mod tests {
         assert!(read("kv_events = 'tcp://a:1'\nkv_replay = 'tcp://*:2'").unwrap_err().contains("kv_replay"));
         assert!(read("kv_events = 'ipc://a'").unwrap_err().contains("ipc://a"));
         assert!(read(&format!("kv_events = 'tcp://a:1'\nkv_topic = '{}'", "x".repeat(201))).is_err());
+    }
+
+    /// SGLang's flag may say otherwise than the address looks.
+    #[test]
+    fn who_says_that_he_listens_is_connected_to() {
+        let at = |endpoint: &str, bind: &str| {
+            let config = format!(r#"{{"publisher": "zmq", "endpoint": "{endpoint}", "bind": {bind}}}"#);
+            let found = listed(&as_listed(&config).unwrap(), "gpu-1").unwrap();
+            found[0].1.events.to_string()
+        };
+        for (endpoint, bind, expected) in [
+            ("tcp://10.0.0.9:5557", "true", "tcp://10.0.0.9:5557"),
+            ("tcp://10.0.0.9:5557", "false", "@tcp://10.0.0.9:5557"),
+            ("tcp://10.0.0.9:5557", "null", "@tcp://10.0.0.9:5557"),
+            ("tcp://*:5557", "true", "tcp://gpu-1:5557"),
+            ("tcp://[fd00::9]:5557", "null", "tcp://gpu-1:5557"),
+            ("tcp://[fd00::9]:5557", "false", "@tcp://[fd00::9]:5557"),
+        ] {
+            assert_eq!(at(endpoint, bind), expected, "{endpoint} {bind}");
+        }
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Source {
     }
 
     fn connected(&mut self, link: Link) -> News {
-        self.counts.connected += 1;
+        self.counts.connected();
         self.link = Some(link);
         if self.settings.replay.is_some() {
             // The last message known is asked for again: whether it comes says whether the engine is the same.
@@ -230,7 +230,7 @@ impl Source {
                 None
             }
             Err(what) => {
-                self.counts.malformed += 1;
+                self.counts.malformed(what);
                 Some(News::Malformed(what))
             }
         }
@@ -259,7 +259,7 @@ impl Source {
             }
             Verdict::Restarted => {
                 *sequence = Sequence::new();
-                self.counts.restarts += 1;
+                self.counts.restarted();
                 Some(News::Restarted(rank))
             }
             Verdict::Hole => {
@@ -297,7 +297,7 @@ impl Source {
             Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
                 Ok(()) => replay.answer = Some(number),
                 // Not what was known: that made sense.
-                Err(_) => self.counts.malformed += 1,
+                Err(what) => self.counts.malformed(what),
             },
             Some(Answer::Nonsense) => self.counts.refused += 1,
             Some(Answer::End) => return self.replay_ended(),
@@ -375,7 +375,7 @@ impl Source {
         if let Some(sequence) = sequence_of(&mut self.sequences, rank) {
             *sequence = Sequence::new();
         }
-        self.counts.restarts += 1;
+        self.counts.restarted();
         self.replay = None;
         self.asks.push(Ask { rank: Some(rank), from: 0, until: None, known: false });
         News::Restarted(rank)

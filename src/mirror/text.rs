@@ -100,7 +100,7 @@ impl Text {
 
 /// The root of a prompt that begins with the first block of an event.
 pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> Result<u64, Unread> {
-    let salt = keys(stored, place, true)?;
+    let salt = keys(stored, place, true)?.or(stored.salt);
     (reading.root)(stored.lora_name, salt).ok_or(Unread::Unasked)
 }
 
@@ -110,8 +110,9 @@ pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> 
 /// Engines do not say which key is which. A text that is no adapter's name is taken for a salt on a prompt's first
 /// block. It may be the hash of an image that lies in this block whole, without a salt: what follows is then held below
 /// a root that nobody asks for, unless with that very hash as a salt. Longer images have keys in later blocks, too, and
-/// are stopped at there; beside a salt they are a second key. Engines that say no keys (SGLang, vLLM before 0.11) have
-/// salted prompts taken for plain ones.
+/// are stopped at there; beside a salt they are a second key. SGLang says
+/// the salt apart, from 0.5.18 on, and its `extra_key` never; who says neither (before that, and vLLM before 0.11) has
+/// such prompts taken for plain ones.
 pub(super) fn keys<'a>(stored: &Stored<'a>, place: usize, first: bool) -> Result<Option<&'a [u8]>, Unread> {
     if stored.nameless {
         // Who asks for the adapter names it, and what the model computes without it is something else.

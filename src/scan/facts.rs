@@ -91,12 +91,12 @@ pub struct Facts {
     pub(super) max_output_tokens: Option<u64>,
     /// `n`, where it is a whole number.
     pub choices: Option<u64>,
-    /// `priority`, where it is a whole number: lower is more urgent.
+    /// `priority`, where it is a whole number.
     pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
     pub(super) cache_salt: Option<u64>,
     /// XXH64 of `lora_path`, SGLang's adapter on the `model`.
-    pub(super) adapter: Option<u64>,
+    pub adapter: Option<u64>,
     /// XXH64 of SGLang's `extra_key`.
     pub(super) extra_key: Option<u64>,
     /// `background`, where it is true.
@@ -191,8 +191,17 @@ impl Facts {
     /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that
     /// `lora_path` names.
     pub fn salt(&self) -> Option<u64> {
+        self.salted(self.adapter)
+    }
+
+    /// The same beside [`Facts::adapter`], where that has a place of its own.
+    pub fn salt_alone(&self) -> Option<u64> {
+        self.salted(None)
+    }
+
+    fn salted(&self, adapter: Option<u64>) -> Option<u64> {
         let salt = self.cache_salt.map_or([0; 8], u64::to_le_bytes);
-        match (self.adapter, self.extra_key) {
+        match (adapter, self.extra_key) {
             (None, None) => self.cache_salt,
             (Some(adapter), None) => Some(xxh64(&salt, adapter)),
             (adapter, Some(extra)) => Some(xxh64([salt, extra.to_le_bytes()].as_flattened(), adapter.unwrap_or(0))),

@@ -51,7 +51,7 @@ pub enum Api {
     Chat,
     /// `/v1/completions`
     Completions,
-    /// `/v1/embeddings`, `/pooling`, `/classify`
+    /// `/v1/embeddings`, `/pooling`, `/classify`, `/v1/classify`
     Embeddings,
     /// `/v1/responses`
     Responses,
@@ -61,7 +61,7 @@ pub enum Api {
     Rerank,
     /// `/score`, `/v1/score`
     Score,
-    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/messages/count_tokens`,
+    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/tokenize`, `/v1/messages/count_tokens`,
     /// `/v1/chat/completions/render`, `/v1/completions/render`
     Tokenize,
     /// `/generate` (SGLang), `/inference/v1/generate` (vLLM's, of token ids)
@@ -77,12 +77,13 @@ impl Api {
         match path {
             b"/v1/chat/completions" => Api::Chat,
             b"/v1/completions" => Api::Completions,
-            b"/v1/embeddings" | b"/pooling" | b"/classify" => Api::Embeddings,
+            b"/v1/embeddings" | b"/pooling" | b"/classify" | b"/v1/classify" => Api::Embeddings,
             b"/v1/responses" => Api::Responses,
             b"/v1/messages" => Api::Messages,
             b"/rerank" | b"/v1/rerank" | b"/v2/rerank" => Api::Rerank,
             b"/score" | b"/v1/score" => Api::Score,
             b"/tokenize"
+            | b"/v1/tokenize"
             | b"/v1/messages/count_tokens"
             | b"/v1/chat/completions/render"
             | b"/v1/completions/render" => Api::Tokenize,

@@ -20,9 +20,9 @@ enum Tells {
     Always,
     /// Of nothing it does not tell.
     NoZero,
-    /// As SGLang of messages: of the whole prompt, the cached part of it beside that.
+    /// As SGLang of messages: the cached part of the prompt, if there is one, beside the rest.
     Messages,
-    /// As SGLang of messages where it is not to report it: always of nothing.
+    /// Of messages always of nothing.
     Zeros,
 }
 
@@ -84,9 +84,13 @@ impl Tells {
             Tells::Always | Tells::NoZero => format!(r#"{{"cached_tokens":{cached}}}"#),
             Tells::Messages | Tells::Zeros => {
                 let cached = if self == Tells::Zeros { 0 } else { cached };
-                return format!(
-                    r#"{{"content":[],"usage":{{"input_tokens":{TOKENS},"output_tokens":1,"cache_read_input_tokens":{cached}}}}}"#
-                );
+                let input = TOKENS - cached;
+                let beside = if self == Tells::Messages && cached == 0 {
+                    String::new()
+                } else {
+                    format!(r#","cache_read_input_tokens":{cached}"#)
+                };
+                return format!(r#"{{"content":[],"usage":{{"input_tokens":{input},"output_tokens":1{beside}}}}}"#);
             }
         };
         format!(
@@ -203,8 +207,7 @@ fn an_engine_that_has_not_what_it_was_sent_is_not_believed_until_it_has() {
     }
 }
 
-/// It writes that nothing was cached where it does not know, and the whole prompt where Anthropic leaves out what was
-/// cached.
+/// It leaves out what was cached, as Anthropic does; and who writes that nothing was may not know.
 #[test]
 fn what_sglang_tells_of_messages_is_taken_as_it_means_it() {
     for (driver, tells) in DRIVERS.into_iter().flat_map(|driver| [(driver, Tells::Zeros), (driver, Tells::Messages)]) {

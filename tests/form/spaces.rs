@@ -62,6 +62,7 @@ fn found(jinja: &str, api: Api, body: &Value, tokens: &[u32]) -> (usize, usize) 
         block_size: BLOCK as u32,
         medium: None,
         lora_name: None,
+        salt: None,
         nameless: false,
         group: None,
         attention: None,

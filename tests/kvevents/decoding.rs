@@ -129,6 +129,25 @@ fn events_as_arrays() {
     assert_eq!((fourth.medium, fourth.group), (Some(&b"CPU"[..]), Some(1)));
 }
 
+/// SGLang with EAGLE keeps pairs, each token with the one behind it: its blocks are as long in pairs as others' in tokens.
+#[test]
+fn of_a_pair_of_tokens_the_first_is_the_blocks() {
+    let pairs = json!([[1, 2], [2, 3], [3, 70_000], [70_000, 5]]);
+    let array = json!(["BlockStored", [7, 8], null, pairs, 2, null, "GPU"]);
+    let map = json!({"type": "BlockStored", "block_hashes": [7, 8], "parent_block_hash": null, "token_ids": pairs,
+        "block_size": 2});
+    for event in [array, map] {
+        let batch = read(&json!([1.0, [event]]));
+        let stored = stored(&batch);
+        let tokens = [stored.tokens_of(0), stored.tokens_of(1), stored.tokens_of(2)];
+        assert_eq!(tokens, [Some(&[1, 2][..]), Some(&[3, 70_000][..]), None]);
+    }
+    for wrong in [json!([[1]]), json!([[1, 2, 3]]), json!([[1, null]]), json!([[[1, 2], 3]]), json!([[u64::MAX, 1]])] {
+        let told = fault(&json!([1.0, [["BlockStored", [7], null, wrong, 1]]]));
+        assert!(told.contains("a token id is a number of 32 bits"), "{told}");
+    }
+}
+
 /// As vLLM wrote them before it told the adapter's name; 0 is no adapter's.
 #[test]
 fn an_adapter_may_be_a_number_alone() {
@@ -170,6 +189,33 @@ fn pages_of_sglang() {
     assert_eq!((shown.len(), batch.rank(), batch.time()), (3, 3, 7.0));
     let Event::Stored(second) = shown[1] else { panic!("{shown:?}") };
     assert_eq!((second.parent, second.hashes), (Some(-5_i64 as u64), &[-6_i64 as u64][..]));
+}
+
+/// SGLang 0.5.18 and 0.5.19 write it behind the others of a prompt that has one, and later ones by its name.
+#[test]
+fn a_salt_may_stand_apart() {
+    let listed = |behind: Value| json!(["BlockStored", [1], null, [3, 4], 2, null, "GPU", behind]);
+    let mapped = |name: &str, value: Value| {
+        json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [3, 4], "block_size": 2,
+            "lora_id": null, "medium": "GPU", "lora_name": "a", "session_id": "s", name: value})
+    };
+    for (event, name, salt, fields) in [
+        (listed(json!({"cache_salt": "s1"})), None, Some("s1"), 0),
+        (listed(json!({"cache_salt": null, "other": [1, {"cache_salt": "no"}]})), None, None, 1),
+        (listed(json!(7)), None, None, 1),
+        (listed(json!([{"cache_salt": "no"}])), None, None, 1),
+        (listed(json!("a")), Some("a"), None, 0),
+        (mapped("cache_salt", json!("s1")), Some("a"), Some("s1"), 0),
+        (mapped("metadata", json!({"cache_salt": "s1"})), Some("a"), Some("s1"), 0),
+        (mapped("cache_salt", Value::Null), Some("a"), None, 0),
+    ] {
+        let batch = read(&json!([1.0, [event]]));
+        let stored = stored(&batch);
+        assert_eq!((stored.lora_name, stored.salt), (name.map(str::as_bytes), salt.map(str::as_bytes)), "{event}");
+        assert_eq!(batch.skipped(), Skipped { events: 0, fields }, "{event}");
+    }
+    let told = fault(&json!([1.0, [listed(json!({"cache_salt": 5}))]]));
+    assert!(told.contains("a name is a text or nil"), "{told}");
 }
 
 /// The same events, as each version writes them.

@@ -296,6 +296,26 @@ async fn a_payload_that_makes_no_sense_is_a_hole() {
     assert_eq!(consumer.source.counts().malformed, 1);
 }
 
+/// Without one that can be read no hole is seen: what could not be read is told of until another process is there.
+#[tokio::test]
+async fn an_engine_of_which_nothing_can_be_read_has_not_said_nothing() {
+    let engine = listener().await;
+    let (replay, log) = replays(Layout::WithTopic, 1, 0..0).await;
+    log.lock().unwrap().kept = (0..3).map(|number| (number, vec![0x92, 0x01])).collect();
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    assert_eq!(consumer.told_all().await, "abreast");
+    let unread = |consumer: &Consumer| (consumer.source.counts().malformed, consumer.source.counts().unread.is_some());
+    assert_eq!(unread(&consumer), (3, true));
+    drop(publisher);
+    log.lock().unwrap().kept.clear();
+    let (_, mut publisher) =
+        tokio::join!(consumer.expect(&["offline Closed", "connected"]), Subscriber::entered(&engine));
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+    assert_eq!(unread(&consumer), (3, false));
+}
+
 /// Another process that answers with all it has, which is less than its predecessor had, says nothing of what was known.
 #[tokio::test]
 async fn answers_that_were_not_asked_for_do_not_vouch_for_a_process() {

@@ -71,6 +71,7 @@ pub(crate) fn stored<'a>(hashes: &'a [u64], parent: Option<u64>, tokens: &'a [u3
         block_size,
         medium: None,
         lora_name: None,
+        salt: None,
         nameless: false,
         group: None,
         attention: None,

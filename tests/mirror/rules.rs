@@ -192,6 +192,18 @@ fn adapters_and_salts_have_roots_of_their_own() {
     }
 }
 
+/// As SGLang tells it, with each event of the prompt.
+#[test]
+fn a_salt_apart_from_the_keys_has_a_root_of_its_own() {
+    let (mut engine, prompt) = (engine(), even(0, 32));
+    let whole = text(&plain(200), &prompt);
+    for (name, parent, tokens) in [(1, None, &prompt[..16]), (2, Some(1), &prompt[16..])] {
+        engine.message(&json!([["BlockStored", [name], parent, tokens, 16, null, "GPU", {"cache_salt": "s"}]]));
+    }
+    assert_eq!(cached(&engine.held, roots(None, Some(b"s")).unwrap(), &whole), 32);
+    assert_eq!(cached(&engine.held, ROOT, &whole), 0);
+}
+
 /// Whose name nobody knows is not taken for the model itself, nor is what follows.
 #[test]
 fn an_adapter_without_a_name_is_known_and_not_held() {

@@ -149,6 +149,29 @@ fn prompts_with_a_salt_meet_only_their_own() {
     });
 }
 
+/// As SGLang has it, whose model is the base's.
+#[test]
+fn prompts_with_an_adapter_meet_only_their_own() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let content = text(15, BYTES);
+        let blocks = Blocks::of(&chat_prompt(&content));
+        let mut event = blocks.stored(Dialect::Maps);
+        event["lora_name"] = "sums".into();
+        scene.tells(1, &[event]);
+        let with = |adapter: &str, salt: serde_json::Value| {
+            let mut body = body(&content);
+            (body["lora_path"], body["cache_salt"]) = (adapter.into(), salt);
+            scene.ask("/v1/chat/completions", &body)
+        };
+        assert_eq!(with("others", json!(null)).held, 0, "{driver}");
+        assert_eq!(with("sums", json!("salt")).held, 0, "{driver}");
+        assert_eq!(scene.chat(&content).held, 0, "{driver}");
+        let chosen = with("sums", json!(null));
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
 /// Text as it is, and token ids.
 #[test]
 fn completions_meet_what_was_told() {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use warmfront::config::Config;
+use warmfront::config::{Config, PriorityFirst};
 use warmfront::counters::stats::{Count, Shadowed};
 use warmfront::counters::{Credential, Realm};
 use warmfront::exchange::{QueueRules, Rules};
@@ -284,6 +284,20 @@ fn a_body_says_how_urgent_it_is_too() {
     third.send(format!("{head} {}\r\n\r\n{body}", body.len()));
     stage.front.until("both wait", |_| stage.waiting() == 2);
     assert_eq!([stage.next(), stage.next()], ["third", "second"]);
+    stage.settles();
+}
+
+/// As SGLang has it, whose own queue goes by the same numbers.
+#[test]
+fn the_highest_goes_first_where_it_is_set() {
+    let stage = Stage::new(|config| config.queue.priority_first = PriorityFirst::Highest);
+    let priorities = [("first", ""), ("idle", "-2"), ("usual", ""), ("urgent", "7")];
+    let asks = |(name, priority): (&str, &str)| match priority {
+        "" => stage.asks(name, ""),
+        number => stage.asks(name, &format!("x-warmfront-priority: {number}\r\n")),
+    };
+    let _clients = priorities.map(asks);
+    assert_eq!([stage.next(), stage.next(), stage.next()], ["urgent", "usual", "idle"]);
     stage.settles();
 }
 

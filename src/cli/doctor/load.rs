@@ -85,7 +85,7 @@ impl Page {
             (None, _) => Finding::unknown(SUBJECT, format!("whether prefixes are cached is not told; {held}")),
         }];
         if is_heard && kind == Some(EngineKind::Sglang) && size == Some(1) {
-            let words = "pages of one token: each token that is cached becomes an event of its own";
+            let words = "pages of one token: each token that is cached is told of as a block of its own";
             found.push(Finding::advice(SUBJECT, words).to(Change::Add("--page-size 16")));
         }
         found

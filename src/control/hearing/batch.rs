@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::mem;
-use std::sync::Arc;
 
 use tokio::task::{spawn_blocking, yield_now};
 use xxhash_rust::xxh64::xxh64;
@@ -49,20 +48,6 @@ impl Hearing {
         self.say_partial();
     }
 
-    /// Said once: by its rung alone nobody could tell why.
-    fn say_partial(&self) {
-        let mut inner = self.inner();
-        if inner.is_said_partial || !inner.any(Mirror::is_partial) {
-            return;
-        }
-        inner.is_said_partial = true;
-        let engine = self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name));
-        tracing::warn!(
-            engine = engine.as_deref().unwrap_or_default(),
-            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
-        );
-    }
-
     /// Knows the rank; false where there are too many, or as many blocks as are known of any engine.
     async fn meet(&self, number: u32, since: f64) -> bool {
         let blocks_max = {
@@ -84,6 +69,7 @@ impl Hearing {
         let inner = &mut *self.inner();
         let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
         let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
+            let adapter = adapter.map(prefix::adapter_hash);
             Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
         };
         let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };

@@ -93,6 +93,6 @@ impl Socket {
 
     /// Whether nothing is missing of what it said.
     pub fn is_whole(&self) -> bool {
-        self.reached.iter().all(|rank| rank.is_whole)
+        self.counts.unread.is_none() && self.reached.iter().all(|rank| rank.is_whole)
     }
 }

@@ -17,7 +17,8 @@ use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::index::{Capacity, Origin};
-use crate::kvevents::Batch;
+use crate::kvevents::{Batch, Ended};
+use crate::limits::KV_STRANGERS_MAX;
 use crate::mirror::Sink;
 use crate::policy::Policy;
 use crate::publish::{Process, Published};
@@ -154,6 +155,23 @@ async fn who_cannot_be_asked_what_it_told_is_not_said_to_be() {
         hearing.take(0, Told::Connected).await;
         hearing.settle(false).await;
         assert_eq!(hearing.inner().tells, tells);
+    }
+}
+
+/// Its version may speak in a way that is not known here: it has told nothing, and yet it is not empty.
+#[tokio::test(flavor = "current_thread")]
+async fn who_cannot_be_read_has_not_told_all() {
+    let replay = Some("tcp://127.0.0.1:2".parse().unwrap());
+    let settings = Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new(), peers: None };
+    let (hearing, unread) = (hearing_at(100, &[settings]), Batch::default().read(&[0x92]).unwrap_err());
+    for (unread, tells) in [(None, Tells::All), (Some(unread), Tells::Nothing), (None, Tells::All)] {
+        hearing.take(0, Told::Connected).await;
+        {
+            let mut inner = hearing.inner();
+            (inner.sockets[0].course, inner.sockets[0].counts.unread) = (Course::Heard, unread);
+        }
+        hearing.settle(false).await;
+        assert_eq!(hearing.inner().tells, tells, "{unread:?}");
     }
 }
 

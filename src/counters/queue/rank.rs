@@ -82,7 +82,7 @@ impl Rank {
         (self.0 >> URGENCY_AT) as u8
     }
 
-    /// Lowest priority first, as vLLM has it.
+    /// Lowest priority first.
     pub fn urgency_of(priority: i8) -> u8 {
         (i16::from(priority) + 128) as u8
     }

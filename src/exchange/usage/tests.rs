@@ -4,7 +4,13 @@ use super::*;
 use crate::http::{Body, BodyLength};
 
 const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usage> {
-    Some(Usage { prompt: Some(prompt), cached, completion: Some(completion), aborted: false, beside: None })
+    Some(Usage {
+        prompt: Some(prompt),
+        cached,
+        completion: Some(completion),
+        aborted: false,
+        by_anthropics_names: false,
+    })
 }
 
 /// Raw replies of vLLM 0.32, and what they tell.
@@ -188,16 +194,15 @@ fn each_api_has_its_own_names() {
         // Servers that give both names mean the same by them.
         (r#"{"usage":{"prompt_tokens":42,"input_tokens":40,"output_tokens":1,"completion_tokens":16}}"#, None),
     ] {
-        let told = |text: &str| look(text.as_bytes()).map(|usage| Usage { beside: None, ..usage });
+        let told = |text: &str| look(text.as_bytes()).map(|usage| Usage { by_anthropics_names: false, ..usage });
         assert_eq!(told(text), usage(42, expected, 16), "{text}");
         assert_eq!(told(&format!("data: {text}\r")), usage(42, expected, 16), "{text}");
     }
 }
 
-/// SGLang's `input_tokens` of a message are the whole prompt, until a version of it does as Anthropic, and it writes a
-/// zero whether it was told to report the cache or not.
+/// All leave out of `input_tokens` what was cached. A zero of others than vLLM says nothing.
 #[test]
-fn engines_mean_different_things_by_anthropics_names() {
+fn engines_mean_different_things_by_anthropics_zero() {
     let told = |input: u32, cached: u32, engine| {
         let names = format!(r#""input_tokens":{input},"output_tokens":16,"cache_read_input_tokens":{cached}"#);
         let usage = look(format!(r#"{{"usage":{{{names}}}}}"#).as_bytes()).unwrap().meant_by(engine);
@@ -206,8 +211,7 @@ fn engines_mean_different_things_by_anthropics_names() {
     let (vllm, sglang) = (Some(EngineKind::Vllm), Some(EngineKind::Sglang));
     for (input, cached, engine, expected) in [
         (42, 32, vllm, (74, Some(32))),
-        (42, 32, sglang, (42, Some(32))),
-        (42, 42, sglang, (42, Some(42))),
+        (42, 32, sglang, (74, Some(32))),
         (10, 32, sglang, (42, Some(32))),
         (42, 32, None, (74, Some(32))),
         (42, 0, vllm, (42, Some(0))),
@@ -218,6 +222,23 @@ fn engines_mean_different_things_by_anthropics_names() {
     }
     let chat = r#"{"usage":{"prompt_tokens":42,"completion_tokens":16,"prompt_tokens_details":{"cached_tokens":0}}}"#;
     assert_eq!(look(chat.as_bytes()).map(|chat| chat.meant_by(sglang)), usage(42, Some(0), 16), "there it is told");
+}
+
+/// As SGLang from 0.5.14 on writes it of a prompt with images, whether it is to tell of its cache or not.
+#[test]
+fn a_zero_beside_media_is_not_told() {
+    for (details, expected) in [
+        (r#"{"cached_tokens":0,"image_tokens":256}"#, None),
+        (r#"{"audio_tokens":7,"cached_tokens":0}"#, None),
+        (r#"{"cached_tokens":0,"video_tokens":9000}"#, None),
+        (r#"{"cached_tokens":64,"image_tokens":256}"#, Some(64)),
+        (r#"{"cached_tokens":0,"audio_tokens":0}"#, Some(0)),
+        (r#"{"cached_tokens":0,"image_tokens":null}"#, Some(0)),
+    ] {
+        let text =
+            format!(r#"{{"usage":{{"prompt_tokens":300,"completion_tokens":2,"prompt_tokens_details":{details}}}}}"#);
+        assert_eq!(look(text.as_bytes()), usage(300, expected, 2), "{text}");
+    }
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn each<S: Sink>(
                     block_size,
                     medium,
                     lora_name,
+                    salt: None,
                     nameless: false,
                     group,
                     attention,
