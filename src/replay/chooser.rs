@@ -3,12 +3,12 @@
 use super::events::{Batch, Delivery};
 use super::fleet::Fleet;
 use super::fronts::Fronts;
-use super::held::Held;
 use super::oracle::Oracle;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
 use super::peers::scorers::Scorers;
 use super::peers::sticky::Sticky;
+use super::queued::Queued;
 use super::traffic::Request;
 use crate::engine::core::Figures;
 use crate::policy::{Bound, Policy, Queueing, Settings};
@@ -44,7 +44,7 @@ impl From<usize> for Placed {
     }
 }
 
-/// What becomes of a held request.
+/// What becomes of a request that waits in the front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// It is asked for again.
@@ -56,9 +56,9 @@ pub enum Turn {
 /// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
 /// events, what an engine's cache holds.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
+    /// The engine for a request; its load counts from here on. `None`: it waits in the front until [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed>;
-    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that
+    /// Whose turn it is of those that wait, asked whenever a step has ended anywhere, and again after each that
     /// went. `first` came before the others.
     fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
         Some(Turn::Ask(first))
@@ -217,12 +217,12 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "warm-held",
         what: "warm; where the engine has no room, requests wait in the front",
-        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::On))),
+        make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::On))),
     },
     Named {
         name: "warm-auto",
         what: "the same, while that pays",
-        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::Auto))),
+        make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",
