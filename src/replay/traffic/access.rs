@@ -23,7 +23,7 @@ use serde::Deserialize;
 use super::Request;
 use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
-use super::mooncake::{Sessions, TOKENS_MAX, Trace};
+use super::trace::{Continued, TOKENS_MAX, Trace};
 use crate::calendar::of_rfc3339;
 
 /// Bytes of text in a token, where nothing says more.
@@ -261,7 +261,7 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
 
 fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     let begins = seen.first().map_or(0, |first| first.micros);
-    let mut sessions = Sessions::default();
+    let mut sessions = Continued::default();
     let request = |(number, one): (usize, Seen)| {
         let links = one.chain.as_ref().map_or(0, Vec::len) as u64;
         let by_chain = links * u64::from(block_tokens) + u64::from(block_tokens / 2);

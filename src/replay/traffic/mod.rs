@@ -11,6 +11,7 @@ mod frames;
 pub mod lines;
 pub mod mooncake;
 pub mod prefixes;
+pub mod trace;
 
 use std::sync::Arc;
 
