@@ -3,7 +3,7 @@
 mod engines;
 pub(super) mod files;
 mod interrupts;
-pub(super) mod machine;
+mod machine;
 mod models;
 mod tuning;
 

@@ -6,6 +6,7 @@ mod doctor;
 pub mod engine;
 mod explain;
 mod journal;
+mod machine;
 mod replay;
 mod serve;
 mod shown;

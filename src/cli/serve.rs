@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::check::machine;
-use super::{EX_CONFIG, Level, complain, level, log, refuse};
+use super::{EX_CONFIG, Level, complain, level, log, machine, refuse};
 use crate::config::{Config, Flags};
 use crate::control;
 use crate::control::reload::Source;
