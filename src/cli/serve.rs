@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::{EX_CONFIG, Level, complain, level, log, machine, refuse};
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, Wanting};
 use crate::control;
 use crate::control::reload::Source;
 use crate::control::saved;
@@ -224,14 +224,8 @@ fn say_wanting(config: &Config) {
             tracing::warn!("caches_file has nothing to keep: no pool has the policy warm or precise");
         }
     }
-    if let Some(why) = config.chain_wanting() {
-        tracing::warn!(why, "the access log has no chains");
-    }
-    if let Some(why) = config.queue_wanting() {
-        tracing::warn!(why, "no request waits in the queue");
-    }
-    if let Some(why) = config.readings_wanting() {
-        tracing::warn!(why, "what is known of engines' load may come and go");
+    for Wanting { why, so, .. } in config.wanting() {
+        tracing::warn!(why = &*why, "{so}");
     }
 }
 
