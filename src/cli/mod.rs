@@ -10,6 +10,7 @@ mod machine;
 mod replay;
 mod serve;
 mod shown;
+mod status_line;
 mod top;
 
 use std::ffi::OsString;
