@@ -89,7 +89,9 @@ pub trait Chooser {
     }
 }
 
-/// What each draw mixes into its seed, so that no two draw alike. Other numbers would be other figures.
+/// What each draw mixes into what it is drawn from, so that no two of a run draw alike. Those of 6 meet nowhere: sticky
+/// sessions stand before one front, and a tenant is drawn from who asks, not from the seed. Other numbers would be
+/// other figures.
 pub(super) mod draws {
     /// Of the product's policies, at a choice.
     pub const CHOICE: u64 = 3;
@@ -99,8 +101,10 @@ pub(super) mod draws {
     pub const SESSION: u64 = 5;
     /// To which front a request goes.
     pub const FRONT: u64 = 6;
-    /// Of sticky sessions; several fronts have none.
+    /// Of sticky sessions.
     pub const STICKY: u64 = 6;
+    /// On whose account a session asks.
+    pub const TENANT: u64 = 6;
     /// Of the scorers.
     pub const SCORERS: u64 = 7;
     /// By overlap cost.
