@@ -24,8 +24,7 @@ use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId, Turnover};
 use crate::index::{Capacity, Index, Matches};
-use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
-use crate::ring::Ring;
+use crate::policy::{self, Choice, PoolId, Prompt, Settings, Tokens};
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
 
@@ -58,14 +57,8 @@ impl Own {
                 Endpoint { weight, ..Endpoint::new(id, name, ([127, 0, 0, 1], 8000).into()) }
             })
             .collect();
-        let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
-        let ring = Arc::new(Ring::build(&members, settings.replication));
         let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
-        let pool =
-            Pool::new(PoolId(0), "model".into(), (0..stage.engines() as u16).collect(), ring, Arc::new(settings));
-        let endpoints = endpoints.into_iter().map(Some).collect();
-        let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
-        snapshot.seal();
+        let snapshot = Snapshot { index, ..Snapshot::of_one_pool(endpoints, settings) };
         Own {
             snapshot,
             counters: Counters::leak(),

@@ -33,7 +33,6 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("demo", "chats have the demo's lengths, drawn with its dice"),
             ("engine", "what it replays against"),
             ("policy", "the product's policies choose by their own code"),
-            ("ring", "and on a real ring"),
             ("counters", "counted as shards count"),
             ("index", "`warm` looks prompts up in a real one"),
             ("snapshot", "pools are sealed in one"),
@@ -146,6 +145,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints"),
             ("scan", "what bodies are scanned for"),
             ("index", "is shared by all"),
+            ("ring", "of one pool"),
         ],
     ),
     (
