@@ -4,6 +4,7 @@ use super::events::{Batch, Delivery};
 use super::fleet::Fleet;
 use super::fronts::Fronts;
 use super::oracle::Oracle;
+use super::own;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
 use super::peers::scorers::Scorers;
@@ -128,8 +129,6 @@ pub struct Named {
 enum Make {
     /// One of the product's, on so many fronts as the stage has.
     Own(fn() -> Settings),
-    /// One of these that hears the engines' KV events.
-    Hearing(fn() -> Settings),
     /// What knows all of so many engines, and the same behind any number of fronts.
     Knowing(fn(usize) -> Oracle),
     /// Another, that is simulated alone before its fleet.
@@ -166,7 +165,6 @@ impl Named {
     pub fn make(&self, stage: &Stage<'_>) -> Box<dyn Chooser> {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
-            Make::Hearing(settings) => Box::new(Fronts::hearing(stage, &settings())),
             Make::Knowing(make) => Box::new(make(stage.engines())),
             Make::Alone(make) => make(stage),
         }
@@ -174,7 +172,7 @@ impl Named {
 
     /// Whether how events come changes anything for it.
     pub fn hears_events(&self) -> bool {
-        matches!(self.make, Make::Hearing(_))
+        matches!(self.make, Make::Own(settings) if own::hears(&settings()))
     }
 
     /// Whether it says something of several fronts.
@@ -216,7 +214,7 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "precise",
         what: "the same, by what the engines' KV events tell",
-        make: Make::Hearing(|| by(Policy::Precise)),
+        make: Make::Own(|| by(Policy::Precise)),
     },
     Named {
         name: "warm-held",
@@ -294,7 +292,7 @@ mod tests {
         let rows: Vec<(&str, Policy)> = POLICIES
             .iter()
             .filter_map(|named| match named.make {
-                Make::Own(settings) | Make::Hearing(settings) => Some((named.name, settings().policy)),
+                Make::Own(settings) => Some((named.name, settings().policy)),
                 Make::Knowing(_) | Make::Alone(_) => None,
             })
             .collect();

@@ -24,7 +24,7 @@ use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId, Turnover};
 use crate::index::{Capacity, Index, Matches};
-use crate::policy::{self, Choice, PoolId, Prompt, Settings, Tokens};
+use crate::policy::{self, Choice, Policy, PoolId, Prompt, Settings, Tokens};
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
 
@@ -58,6 +58,9 @@ impl Own {
             })
             .collect();
         let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
+        let with_blocks = endpoints.iter().map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
+        let heard = index.as_deref().filter(|_| hears(&settings));
+        let ears = heard.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
         let snapshot = Snapshot { index, ..Snapshot::of_one_pool(endpoints, settings) };
         Own {
             snapshot,
@@ -68,19 +71,9 @@ impl Own {
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, draws::CHOICE)),
             turn: 0,
-            ears: None,
+            ears,
             turnovers: vec![Turnover::default(); stage.engines()],
         }
-    }
-
-    /// The same, with an index that the engines' events write.
-    pub fn hearing(stage: &Stage<'_>, settings: Settings) -> Own {
-        let mut own = Own::new(stage, settings);
-        let endpoints = own.snapshot.endpoints.iter().flatten();
-        let with_blocks = endpoints.map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
-        let index = own.snapshot.index.as_deref();
-        own.ears = index.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
-        own
     }
 
     /// Hears what has come by now.
@@ -95,6 +88,11 @@ impl Own {
     pub(super) fn in_flight(&self) -> usize {
         self.admissions.len()
     }
+}
+
+/// Whether the engines' KV events write its index.
+pub(super) fn hears(settings: &Settings) -> bool {
+    settings.policy == Policy::Precise
 }
 
 /// An index in which every endpoint has as many blocks as its cache, which is of so many where it weighs 1.
@@ -244,7 +242,6 @@ impl Chooser for Own {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
     use crate::replay::events::Delivery;
     use crate::replay::peers::trial::{Trial, prompt};
     use crate::replay::traffic::Request;
