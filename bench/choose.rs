@@ -5,8 +5,8 @@
 //! on a machine that does other work as well, and for `warm` what a batch takes while another core writes the counters.
 
 use std::hint::black_box;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
@@ -14,8 +14,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmfront::counters::Counters;
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health};
 use warmfront::index::{Capacity, Index, Matches, Origin};
-use warmfront::policy::{Bound, Policy, Pool, PoolId, Prompt, Request, Settings, choose};
-use warmfront::ring::Ring;
+use warmfront::policy::{Bound, Policy, Prompt, Request, Settings, choose};
 use warmfront::snapshot::Snapshot;
 
 /// Every eighth endpoint fails its probes, so that runs of neighbours are short and homes are walked past.
@@ -35,13 +34,7 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
             }
         })
         .collect();
-    let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
-    let ring = Arc::new(Ring::build(&members, settings.replication));
-    let pool = Pool::new(PoolId(0), "m".into(), (0..count).collect(), ring, Arc::new(settings));
-    let mut snapshot =
-        Snapshot { endpoints: endpoints.into_iter().map(Some).collect(), pools: vec![pool], ..Snapshot::default() };
-    snapshot.seal();
-    snapshot
+    Snapshot::of_one_pool(endpoints, settings)
 }
 
 /// What an index of the fleet says of 16 prompts of 128 KB: each is held at four depths by endpoints of its own, or by

@@ -16,8 +16,7 @@ use warmfront::index::{Capacity, Index};
 use warmfront::limits::RECORDS_MAX;
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::Records;
-use warmfront::ring::Ring;
-use warmfront::snapshot::{Pool, PoolId, Snapshot};
+use warmfront::snapshot::Snapshot;
 
 const ENDPOINTS: u16 = 8;
 /// Requests of one run, few enough for the queue.
@@ -43,7 +42,6 @@ struct Front {
 
 impl Front {
     fn new(policy: Policy) -> Front {
-        let settings = Arc::new(Settings { policy, ..Settings::default() });
         let endpoint = |slot: u16| {
             let id = EndpointId { slot, generation: 1 };
             Endpoint {
@@ -54,20 +52,8 @@ impl Front {
         let endpoints: Vec<Endpoint> = (0..ENDPOINTS).map(endpoint).collect();
         let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).expect("a possible size");
         endpoints.iter().for_each(|endpoint| assert!(index.assign(endpoint.id, Some(1 << 12)).is_ok()));
-        let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, 1)).collect();
-        let ring = Arc::new(Ring::build(&points, settings.replication));
-        let plan = Arc::new(settings.plan());
-        let pools = vec![Pool::new(PoolId(0), "m".into(), (0..ENDPOINTS).collect(), ring, settings)];
-        let endpoints = endpoints.into_iter().map(Some).collect();
-        let mut snapshot = Snapshot {
-            endpoints,
-            pools,
-            plan,
-            index: Some(Arc::new(index)),
-            models_complete: true,
-            ..Snapshot::default()
-        };
-        snapshot.seal();
+        let settings = Settings { policy, ..Settings::default() };
+        let snapshot = Snapshot { index: Some(Arc::new(index)), ..Snapshot::of_one_pool(endpoints, settings) };
         let (counters, stats) = (Counters::leak(), Stats::leak(1).shard(0));
         let rules = Rules { receipts: RECORDS_MAX, ..Rules::default() };
         Front {

@@ -7,6 +7,8 @@ use bytes::Bytes;
 
 use crate::fleet::{Endpoint, EndpointId};
 use crate::index::Index;
+use crate::policy::Settings;
+use crate::ring::Ring;
 use crate::scan::{Needs, Plan};
 
 pub use crate::policy::{Pool, PoolId};
@@ -76,6 +78,22 @@ pub enum Selected<'a> {
 }
 
 impl Snapshot {
+    /// A sealed one in which these endpoints serve whatever is asked for, of one pool with a ring of their names.
+    pub fn of_one_pool(endpoints: Vec<Endpoint>, settings: Settings) -> Snapshot {
+        let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
+        let ring = Arc::new(Ring::build(&points, settings.replication));
+        let members = endpoints.iter().map(|one| one.id.slot).collect();
+        let mut snapshot = Snapshot { plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
+        snapshot.pools.push(Pool::new(PoolId(0), "m".into(), members, ring, Arc::new(settings)));
+        for endpoint in endpoints {
+            let slot = usize::from(endpoint.id.slot);
+            snapshot.endpoints.resize(snapshot.endpoints.len().max(slot + 1), None);
+            snapshot.endpoints[slot] = Some(endpoint);
+        }
+        snapshot.seal();
+        snapshot
+    }
+
     /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every pool, and what
     /// has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
@@ -216,7 +234,6 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Ring;
 
     /// A dead engine without requests is nothing to look for among all clients.
     #[test]

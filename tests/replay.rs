@@ -19,8 +19,9 @@ use warmfront::replay::traffic::agents::Agents;
 use warmfront::replay::traffic::chain::Chain;
 use warmfront::replay::traffic::chat::Chat;
 use warmfront::replay::traffic::lines;
-use warmfront::replay::traffic::mooncake::Trace;
+use warmfront::replay::traffic::mooncake;
 use warmfront::replay::traffic::prefixes::Prefixes;
+use warmfront::replay::traffic::trace::Trace;
 use warmfront::replay::traffic::{Open, Request, Source, Traffic, Window};
 
 const MS: u64 = 1_000_000;
@@ -30,7 +31,7 @@ fn fixture() -> String {
 }
 
 fn trace() -> Trace {
-    Trace::open(fixture().as_ref(), 512).unwrap()
+    mooncake::open(fixture().as_ref(), 512).unwrap()
 }
 
 fn machine(name: &str) -> Profile {
@@ -386,7 +387,7 @@ fn sessions_of_a_trace_are_prompts_that_begin_with_a_whole_earlier_one() {
 
 {"timestamp":3000,"input_length":2000,"output_length":5,"hash_ids":[0,1,5,6],"more":"is ignored"}
 "#;
-    let trace = Trace::read(Cursor::new(lines), "t", 512).unwrap();
+    let trace = mooncake::read(Cursor::new(lines), "t", 512).unwrap();
     let [a, b, c, d] = trace.requests() else { panic!("four requests") };
     assert_eq!([a, b, c, d].map(|request| request.arrival_ns / MS), [0, 1_000, 2_000, 3_000], "a batch is spread");
     assert_eq!([a, b, c, d].map(|request| request.blocks.len()), [2, 2, 1, 3], "partial blocks are none");
@@ -409,14 +410,14 @@ fn a_trace_may_begin_at_any_time() {
         lines
     };
     // Milliseconds since 1970 are as good: the same requests are the same in all that is told of them.
-    let shifted = Trace::read(Cursor::new(later(1_795_289_660_397)), "t", 512).unwrap();
+    let shifted = mooncake::read(Cursor::new(later(1_795_289_660_397)), "t", 512).unwrap();
     assert_eq!(shifted.requests(), trace().requests());
     assert_eq!(shifted.describe(), trace().describe().replace(&fixture(), "t"));
     // Nor does the time before the first that is replayed count.
     let long = r#"{"timestamp":0,"input_length":512000,"output_length":1,"hash_ids":[]}"#;
     let ids: Vec<u64> = (1 << 40..).take(1_000).collect();
     let long = long.replace("[]", &format!("{ids:?}"));
-    let mut cut = Trace::read(Cursor::new(format!("{long}\n{}", later(9_000_000))), "t", 512).unwrap();
+    let mut cut = mooncake::read(Cursor::new(format!("{long}\n{}", later(9_000_000))), "t", 512).unwrap();
     assert_eq!(cut.drop_longer_than(400_000), 1);
     assert!(cut.requests().iter().map(|one| one.arrival_ns).eq(trace().requests().iter().map(|one| one.arrival_ns)));
 }
@@ -440,7 +441,7 @@ fn thousands_that_come_at_once_are_spread_over_a_month() {
         format!("{{\"timestamp\":{timestamp},\"input_length\":512,\"output_length\":1,\"hash_ids\":[7]}}\n")
     };
     let lines = line(0).repeat(20_000) + &line(31 * 86_400_000);
-    let trace = Trace::read(Cursor::new(lines), "t", 512).unwrap();
+    let trace = mooncake::read(Cursor::new(lines), "t", 512).unwrap();
     let arrivals: Vec<u64> = trace.requests().iter().map(|request| request.arrival_ns).collect();
     assert!(arrivals.is_sorted() && arrivals[10_000] == 31 * 43_200_000 * MS);
 }
@@ -469,11 +470,11 @@ fn hostile_lines_are_refused_with_their_number() {
     ];
     for (line, what) in cases {
         let text = format!("{good}\n{line}\n{good}\n");
-        let error = Trace::read(Cursor::new(&text), "t.jsonl", 512).unwrap_err().to_string();
+        let error = mooncake::read(Cursor::new(&text), "t.jsonl", 512).unwrap_err().to_string();
         assert!(error.starts_with("t.jsonl, line 2: ") && error.contains(what), "{what}: {error}");
     }
-    assert!(Trace::read(Cursor::new("\n\n"), "t", 512).unwrap_err().to_string().contains("holds no request"));
-    let binary = Trace::open(env!("CARGO_BIN_EXE_warmfront").as_ref(), 512).unwrap_err().to_string();
+    assert!(mooncake::read(Cursor::new("\n\n"), "t", 512).unwrap_err().to_string().contains("holds no request"));
+    let binary = mooncake::open(env!("CARGO_BIN_EXE_warmfront").as_ref(), 512).unwrap_err().to_string();
     assert!(binary.contains("line 1: "), "{binary}");
 }
 

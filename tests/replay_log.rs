@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::access::{Account, read};
 use warmfront::replay::traffic::lines::{Format, Unusable, open, recognise};
-use warmfront::replay::traffic::mooncake::Trace;
+use warmfront::replay::traffic::trace::Trace;
 
 /// A line of `second`, with these keys instead of its own.
 fn line(second: u32, keys: &[(&str, &str)]) -> String {

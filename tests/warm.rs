@@ -1,14 +1,12 @@
 //! The policy `warm`: least work in tokens, against its formula written another way.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
 use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
 use warmfront::index::{Capacity, Index, Matches, Origin, STEPS};
-use warmfront::policy::{self, Avoid, Choice, Cost, Policy, Pool, PoolId, Prompt, Reason, Request, Settings, Tokens};
-use warmfront::ring::Ring;
+use warmfront::policy::{self, Avoid, Choice, Cost, Policy, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::snapshot::Snapshot;
 
 /// Four bytes a token.
@@ -36,19 +34,7 @@ impl Fleet {
     fn by(policy: Policy, endpoints: Vec<Endpoint>) -> Fleet {
         let index = Index::new(Capacity { endpoints: 128, blocks: 1 << 17, lengths: false }).unwrap();
         endpoints.iter().for_each(|endpoint| assert_eq!(index.assign(endpoint.id, Some(1 << 10)), Ok(1 << 10)));
-        let names: Vec<_> = endpoints.iter().map(|one| (one.id.slot, one.name.to_string(), one.weight)).collect();
-        let members: Vec<_> = names.iter().map(|(slot, name, weight)| (*slot, name.as_str(), *weight)).collect();
-        let ring = Arc::new(Ring::build(&members, 64));
-        let settings = Arc::new(Settings { policy, ..Settings::default() });
-        let slots: Arc<[u16]> = names.iter().map(|(slot, ..)| *slot).collect();
-        let pools = vec![Pool::new(PoolId(0), "m".into(), slots, ring, settings)];
-        let mut snapshot = Snapshot { pools, ..Snapshot::default() };
-        for endpoint in endpoints {
-            let slot = endpoint.id.slot as usize;
-            snapshot.endpoints.resize_with(snapshot.endpoints.len().max(slot + 1), || None);
-            snapshot.endpoints[slot] = Some(endpoint);
-        }
-        snapshot.seal();
+        let snapshot = Snapshot::of_one_pool(endpoints, Settings { policy, replication: 64, ..Settings::default() });
         Fleet { snapshot, counters: Counters::leak(), index, running: Vec::new() }
     }
 

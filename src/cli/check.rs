@@ -3,7 +3,7 @@
 mod engines;
 pub(super) mod files;
 mod interrupts;
-pub(super) mod machine;
+mod machine;
 mod models;
 mod tuning;
 
@@ -112,9 +112,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     if unfit.is_none() {
         findings.push(Finding::good("configuration", said.unwrap_or_else(|| "the flags are valid".into())));
     }
-    findings.extend(config.chain_wanting().map(|words| Finding::advice("access log", words)));
-    findings.extend(config.queue_wanting().map(|words| Finding::advice("queue", words)));
-    findings.extend(config.readings_wanting().map(|words| Finding::advice("metrics", words)));
+    findings.extend(config.wanting().map(|wanting| Finding::advice(wanting.of, wanting.why)));
     findings.extend(models::findings(&config));
     findings.extend(files::findings(&config));
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::status_line::StatusLine;
 use super::{note, say};
 use crate::config::address;
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
-use crate::demo::load::{Load, Running, Tally};
-use crate::demo::report::{Outcome, Progress, table};
+use crate::demo::load::{Load, Running, Tally, Target};
+use crate::demo::report::{Outcome, table};
 use crate::engine::pump::Settings;
 use lineup::Lineup;
 
@@ -164,14 +165,16 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
          by then counts, but they are no replies.\n\n",
         args.seconds, args.time_scale
     ));
-    let mut progress = Progress::new();
+    let load = load(args, settings);
+    let mut line = StatusLine::new();
     let mut outcomes = Vec::new();
     for (policy, lineup) in args.policies.iter().zip(args.lineups()?) {
-        progress.show(&format!("{policy}: starting"));
-        let begun = Instant::now();
+        line.show(&format!("{policy}: starting"));
         fleet.restart();
-        let outcome = measure(args, fleet, settings, (policy, &lineup), begun, &mut progress).await?;
-        progress.keep(&format!(
+        let (fronts, target) = lineup.start(fleet.addresses()).await?;
+        let trial = Trial { policy, scale: args.time_scale, fronts, tally: Rc::default(), line: &mut line };
+        let outcome = trial.measure(fleet, &load, &target, args.share()).await?;
+        line.keep(&format!(
             "{policy}: {:.0} tokens/s, mean TTFT {:.2} s, hit rate {:.1} %",
             outcome.tokens_per_second,
             outcome.ttft_mean(),
@@ -219,84 +222,92 @@ fn verified(replies: u64, failed: u64) -> String {
     }
 }
 
-async fn measure(
-    args: &DemoArgs,
-    fleet: &Fleet,
-    settings: &Settings,
-    (policy, lineup): (&str, &Lineup),
-    begun: Instant,
-    progress: &mut Progress,
-) -> Result<Outcome, String> {
-    let (mut fronts, target) = lineup.start(fleet.addresses()).await?;
+fn load(args: &DemoArgs, settings: &Settings) -> Load {
     let scale = args.time_scale;
-    let share = args.share();
-    let tally = Rc::new(Tally::default());
-    let load = Load {
+    Load {
         threads: args.threads,
         model: settings.serving.models.first().cloned().unwrap_or_default(),
-        ramp: share.mul_f64(WARMING / 2.0),
+        ramp: args.share().mul_f64(WARMING / 2.0),
         pause: Duration::from_secs_f64(args.pause_ms / 1e3 / scale),
         patience: Duration::from_secs_f64((PATIENCE.max(args.threads as f64 / TURNS) / scale).max(PATIENCE_REAL)),
         block_size: settings.profile.block_size,
         seed: args.seed,
-    };
-    let running = Running::start(&load, &target, &tally);
-    let warm_at = begun.max(Instant::now()) + share.mul_f64(WARMING);
-    watch(policy, "warming up", warm_at, &tally, scale, &mut fronts, progress).await?;
-    tally.reset();
-    let (from, before) = (Instant::now(), fleet.totals());
-    let cpu = |fronts: &[Front]| fronts.iter().map(Front::cpu_seconds).sum::<f64>();
-    let cpu_before = cpu(&fronts);
-    let end_at = from + share.mul_f64(1.0 - WARMING);
-    watch(policy, "measuring", end_at, &tally, scale, &mut fronts, progress).await?;
-    let (real, after) = (from.elapsed().as_secs_f64(), fleet.totals());
-    let mut ttft: Vec<f64> = tally.ttft.borrow().iter().map(|real| real * scale).collect();
-    ttft.sort_by(f64::total_cmp);
-    let mut outcome = Outcome {
-        policy: policy.to_owned(),
-        ttft,
-        tokens_per_second: tally.tokens.get() as f64 / (real * scale),
-        replies: tally.replies.get(),
-        failed: tally.failed.get(),
-        clients_lag: tally.late.get().as_secs_f64() / real,
-        front_cores: (!fronts.is_empty()).then(|| (cpu(&fronts) - cpu_before) / real),
-        ..Outcome::default()
-    };
-    outcome.count(&before, &after, real * scale);
-    running.stop().await;
-    for front in fronts {
-        front.stop().await;
     }
-    if let Some(why) = tally.reason.borrow().as_ref() {
-        progress.keep(&format!("{policy}: {} replies failed, the first: {why}", outcome.failed));
-    }
-    Ok(outcome)
 }
 
-/// Waits until `end`, showing progress; ends early if the front does.
-async fn watch(
-    policy: &str,
-    phase: &str,
-    end: Instant,
-    tally: &Tally,
+/// One policy, under load.
+struct Trial<'a> {
+    policy: &'a str,
+    /// Simulated seconds to a real one.
     scale: f64,
-    fronts: &mut [Front],
-    progress: &mut Progress,
-) -> Result<(), String> {
-    let from = Instant::now();
-    while Instant::now() < end {
-        let left = end - Instant::now();
-        tokio::time::sleep(left.min(Duration::from_millis(500))).await;
-        if let Some(ended) = fronts.iter_mut().find_map(Front::ended) {
-            return Err(ended);
+    fronts: Vec<Front>,
+    tally: Rc<Tally>,
+    line: &'a mut StatusLine,
+}
+
+impl Trial<'_> {
+    /// What comes of `share` of real time.
+    async fn measure(
+        mut self,
+        fleet: &Fleet,
+        load: &Load,
+        target: &Target,
+        share: Duration,
+    ) -> Result<Outcome, String> {
+        let running = Running::start(load, target, &self.tally);
+        self.watch("warming up", Instant::now() + share.mul_f64(WARMING)).await?;
+        self.tally.reset();
+        let (from, before) = (Instant::now(), fleet.totals());
+        let cpu_before = self.cpu_seconds();
+        self.watch("measuring", from + share.mul_f64(1.0 - WARMING)).await?;
+        let (real, after) = (from.elapsed().as_secs_f64(), fleet.totals());
+        let cpu = self.cpu_seconds() - cpu_before;
+        let Trial { policy, scale, fronts, tally, line } = self;
+        let mut ttft: Vec<f64> = tally.ttft.borrow().iter().map(|real| real * scale).collect();
+        ttft.sort_by(f64::total_cmp);
+        let mut outcome = Outcome {
+            policy: policy.to_owned(),
+            ttft,
+            tokens_per_second: tally.tokens.get() as f64 / (real * scale),
+            replies: tally.replies.get(),
+            failed: tally.failed.get(),
+            clients_lag: tally.late.get().as_secs_f64() / real,
+            front_cores: (!fronts.is_empty()).then(|| cpu / real),
+            ..Outcome::default()
+        };
+        outcome.count(&before, &after, real * scale);
+        running.stop().await;
+        for front in fronts {
+            front.stop().await;
         }
-        let ttft = tally.ttft.borrow();
-        let mean = ttft.iter().sum::<f64>() / ttft.len().max(1) as f64 * scale;
-        let rate = tally.tokens.get() as f64 / (from.elapsed().as_secs_f64() * scale);
-        let left = end.saturating_duration_since(Instant::now()).as_secs();
-        progress.show(&format!("{policy}: {phase}, {left} s left; {rate:.0} tokens/s, mean TTFT {mean:.2} s"));
+        if let Some(why) = tally.reason.borrow().as_ref() {
+            line.keep(&format!("{policy}: {} replies failed, the first: {why}", outcome.failed));
+        }
+        Ok(outcome)
     }
-    Ok(())
+
+    /// Waits until `end`, showing how far it is; ends early if a front does.
+    async fn watch(&mut self, phase: &str, end: Instant) -> Result<(), String> {
+        let from = Instant::now();
+        while Instant::now() < end {
+            let left = end - Instant::now();
+            tokio::time::sleep(left.min(Duration::from_millis(500))).await;
+            if let Some(ended) = self.fronts.iter_mut().find_map(Front::ended) {
+                return Err(ended);
+            }
+            let ttft = self.tally.ttft.borrow();
+            let mean = ttft.iter().sum::<f64>() / ttft.len().max(1) as f64 * self.scale;
+            let rate = self.tally.tokens.get() as f64 / (from.elapsed().as_secs_f64() * self.scale);
+            let left = end.saturating_duration_since(Instant::now()).as_secs();
+            let policy = self.policy;
+            self.line.show(&format!("{policy}: {phase}, {left} s left; {rate:.0} tokens/s, mean TTFT {mean:.2} s"));
+        }
+        Ok(())
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        self.fronts.iter().map(Front::cpu_seconds).sum()
+    }
 }
 
 async fn serve(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<ExitCode, String> {

@@ -6,9 +6,11 @@ mod doctor;
 pub mod engine;
 mod explain;
 mod journal;
+mod machine;
 mod replay;
 mod serve;
 mod shown;
+mod status_line;
 mod top;
 
 use std::ffi::OsString;

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::traffic::{Generated, Shape, factor, positive};
+use super::status_line::StatusLine;
 use super::{note, refuse, say};
 use crate::control::writable;
-use crate::demo::report::Progress as Line;
 use crate::engine::profile::Profile;
 use crate::replay::chooser::{Named, POLICIES, named};
 use crate::replay::events::Delivery;
@@ -230,7 +230,7 @@ fn compare(args: &Args) -> Result<(), String> {
         threads,
     };
     let begun = Instant::now();
-    let mut line = Line::new();
+    let mut line = StatusLine::new();
     let outcomes = comparison.run(|progress| match progress {
         Progress::At(requests, done, all) => line.show(&format!("{done} of {all} runs, {requests} requests")),
         Progress::Done(outcome) => line.keep(&format!(

@@ -1,14 +1,13 @@
 //! `warmfront serve`: the front itself.
 
-use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::check::machine;
-use super::{EX_CONFIG, Level, complain, level, log, refuse};
-use crate::config::{Config, Flags};
+use super::{EX_CONFIG, Level, complain, level, log, machine, refuse};
+use crate::config::{Config, Flags, Wanting};
 use crate::control;
 use crate::control::reload::Source;
 use crate::control::saved;
@@ -80,7 +79,7 @@ fn serve(args: Args) -> ExitCode {
     panics::tell_place_only();
     match run(config, source) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) if mends_itself(&*why) => {
+        Err(why) if why.is_for_now() => {
             complain(&why);
             sleep(BREATH);
             ExitCode::FAILURE
@@ -89,18 +88,40 @@ fn serve(args: Args) -> ExitCode {
     }
 }
 
-/// Whether there is nothing to change, and another start may do better.
-fn mends_itself(why: &(dyn Error + 'static)) -> bool {
-    matches!(why.downcast_ref(), Some(start::StartError::Machine(_)))
-        || matches!(why.downcast_ref(), Some(control::StartError::Machine(_)))
-        || why.downcast_ref().is_some_and(choice::NotToBeHad::is_for_now)
-        || why.is::<Fault>()
+/// Why a front did not start, or not end as it should.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The listeners of whoever was there before.
+    #[error(transparent)]
+    Inherit(io::Error),
+    #[error(transparent)]
+    Driver(#[from] choice::NotToBeHad),
+    /// Fewer than are needed before the first client.
+    #[error("{0}")]
+    Descriptors(String),
+    #[error(transparent)]
+    Control(#[from] control::StartError),
+    #[error(transparent)]
+    Shards(#[from] start::StartError),
+    /// What can only be ours.
+    #[error("a fault of warmfront: {0} requests were still counted in flight at the end")]
+    Fault(u64),
 }
 
-/// What can only be ours.
-#[derive(Debug, thiserror::Error)]
-#[error("a fault of warmfront: {0} requests were still counted in flight at the end")]
-struct Fault(u64);
+impl Failure {
+    /// Whether there is nothing to change, and another start may do better.
+    fn is_for_now(&self) -> bool {
+        use control::StartError::{Access, Admin, Form, Key, Machine, Nowhere};
+        match self {
+            Failure::Driver(why) => why.is_for_now(),
+            Failure::Control(Machine(_)) | Failure::Shards(start::StartError::Machine(_)) | Failure::Fault(_) => true,
+            Failure::Control(Admin { .. } | Key { .. } | Form(_) | Access(_) | Nowhere)
+            | Failure::Shards(start::StartError::Listen { .. })
+            | Failure::Inherit(_)
+            | Failure::Descriptors(_) => false,
+        }
+    }
+}
 
 /// What the process was started with: its file is read anew, its flags still win over it.
 #[derive(Debug)]
@@ -131,12 +152,12 @@ impl Source for CommandLine {
 }
 
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
-fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Error>> {
-    let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin)?;
+fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
+    let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin).map_err(Failure::Inherit)?;
     let driver = choice::choose(machine::asked(config.serve.driver))?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());
     let shards = placement.shards();
-    descriptors(&config, shards)?;
+    descriptors(&config, shards).map_err(Failure::Descriptors)?;
     let _ = source.shards.set(shards);
     let setup = control::Setup {
         config: Arc::clone(&config),
@@ -187,7 +208,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Box<dyn Erro
     control.stop();
     let left = setup.counters.in_flight_in_all();
     if left != 0 {
-        return Err(Fault(left).into());
+        return Err(Failure::Fault(left));
     }
     tracing::info!("drained");
     Ok(())
@@ -203,14 +224,8 @@ fn say_wanting(config: &Config) {
             tracing::warn!("caches_file has nothing to keep: no pool has the policy warm or precise");
         }
     }
-    if let Some(why) = config.chain_wanting() {
-        tracing::warn!(why, "the access log has no chains");
-    }
-    if let Some(why) = config.queue_wanting() {
-        tracing::warn!(why, "no request waits in the queue");
-    }
-    if let Some(why) = config.readings_wanting() {
-        tracing::warn!(why, "what is known of engines' load may come and go");
+    for Wanting { why, so, .. } in config.wanting() {
+        tracing::warn!(why = &*why, "{so}");
     }
 }
 
@@ -239,7 +254,6 @@ fn say_few_descriptors(config: &Config, shards: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
 
     #[test]
     fn what_nobody_has_to_change_is_tried_again() {
@@ -259,14 +273,16 @@ mod tests {
             (libc::EACCES, false),
         ];
         let others = [
-            (Box::<dyn Error>::from(start::StartError::Machine(error())), true),
+            (Failure::from(start::StartError::Machine(error())), true),
             (control::StartError::Machine(error()).into(), true),
-            (Fault(1).into(), true),
-            ("only 20 descriptors are allowed".into(), false),
+            (control::StartError::Nowhere.into(), false),
+            (Failure::Fault(1), true),
+            (Failure::Descriptors("only 20 descriptors are allowed".into()), false),
+            (Failure::Inherit(error()), false),
         ];
         let ports = ports.into_iter().flat_map(|(number, tried_again)| unheard(number, tried_again));
         for (why, tried_again) in others.into_iter().chain(ports) {
-            assert_eq!(mends_itself(&*why), tried_again, "{why}");
+            assert_eq!(why.is_for_now(), tried_again, "{why}");
             assert!(!tried_again || !why.to_string().contains("choose another"), "{why}");
         }
     }

@@ -66,7 +66,7 @@ impl Config {
     }
 
     /// What `access_chain` asks for and nobody makes, in words.
-    pub fn chain_wanting(&self) -> Option<&'static str> {
+    pub(super) fn chain_wanting(&self) -> Option<&'static str> {
         if !self.log.access_chain {
             None
         } else if self.log.access == Access::Off {

@@ -14,6 +14,7 @@ mod shape;
 mod shards;
 mod upstream;
 mod validate;
+mod wanting;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ pub use problem::{Invalid, Problem};
 pub use queue::{PriorityFirst, Queue};
 pub use shards::{Pin, Shards};
 pub use upstream::{KvEvents, Upstream, Url};
+pub use wanting::Wanting;
 
 use crate::limits::Limits;
 use crate::policy::{Policy, Settings, ShadowPolicy};

@@ -54,7 +54,7 @@ impl Default for Queue {
 
 impl Config {
     /// What `queue` or `weights` ask for and no pool does, in words.
-    pub fn queue_wanting(&self) -> Option<&'static str> {
+    pub(super) fn queue_wanting(&self) -> Option<&'static str> {
         let pools = || self.pool.keys().map(|id| self.settings_for(id)).chain([self.routing.clone()]);
         let is_asked = !self.queue.weights.is_empty() || pools().any(|pool| pool.queue == Queueing::On);
         let queues = |pool: Settings| pool.queue != Queueing::Off && pool.policy.counts_tokens();

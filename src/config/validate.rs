@@ -110,7 +110,7 @@ fn next_scrape_ms(config: &Config) -> u64 {
 
 impl Config {
     /// Why readings of engines would come and go, in words: one that takes as long as it may would come too late.
-    pub fn readings_wanting(&self) -> Option<String> {
+    pub(super) fn readings_wanting(&self) -> Option<String> {
         let next = next_scrape_ms(self).saturating_add(self.control.scrape_timeout_ms);
         (self.control.stale_after_ms <= next).then(|| {
             format!(

@@ -1,6 +1,4 @@
-//! What the demo prints: progress while it runs, one table at its end.
-
-use std::io::{IsTerminal, Write};
+//! What the demo prints at its end: one table.
 
 use super::fleet::Totals;
 
@@ -53,47 +51,6 @@ impl Outcome {
         self.imbalance = if mean > 0.0 { most / mean } else { 0.0 };
         let lags = after.lag_seconds.iter().zip(&before.lag_seconds).map(|(after, before)| after - before);
         self.lag = lags.fold(0.0, f64::max) / simulated_seconds;
-    }
-}
-
-/// One line that is overwritten on a terminal, and a line now and then elsewhere.
-pub struct Progress {
-    terminal: bool,
-    shown: u32,
-}
-
-impl Progress {
-    /// Progress on standard error, which is where people look and pipes do not.
-    pub fn new() -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), shown: 0 }
-    }
-
-    /// Shows `line` in place of the one before; without a terminal only every tenth one.
-    pub fn show(&mut self, line: &str) {
-        let mut out = std::io::stderr().lock();
-        // Nobody to tell if it fails.
-        let _ = if self.terminal {
-            write!(out, "\r\x1b[K{line}").and_then(|()| out.flush())
-        } else if self.shown.is_multiple_of(10) {
-            writeln!(out, "{line}")
-        } else {
-            Ok(())
-        };
-        self.shown += 1;
-    }
-
-    /// Ends the line with `line`, which stays.
-    pub fn keep(&mut self, line: &str) {
-        let mut out = std::io::stderr().lock();
-        let clear = if self.terminal { "\r\x1b[K" } else { "" };
-        let _ = writeln!(out, "{clear}{line}");
-        self.shown = 0;
-    }
-}
-
-impl Default for Progress {
-    fn default() -> Progress {
-        Progress::new()
     }
 }
 

@@ -5,6 +5,7 @@
 //! does not slow the engine down; a loop that comes later than 10 real ms says so in [`Lag`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
@@ -129,8 +130,8 @@ impl Engine {
         inner.life += 1;
     }
 
-    /// Queues the sequences of a request. Dropping the ticket aborts what has not ended.
-    pub fn submit(self: &Arc<Self>, asks: &[Ask]) -> Result<(Ticket, mpsc::UnboundedReceiver<Event>), Busy> {
+    /// Queues the sequences of a request.
+    pub fn submit(self: &Arc<Self>, asks: &[Ask]) -> Result<Answering, Busy> {
         let (to, from) = mpsc::unbounded_channel();
         let mut ids = Vec::with_capacity(asks.len());
         let now_ns = self.now_ns();
@@ -143,7 +144,7 @@ impl Engine {
         let life = inner.life;
         drop(inner);
         self.work.notify_one();
-        Ok((Ticket { engine: Arc::clone(self), ids, life }, from))
+        Ok(Answering { events: from, engine: Arc::clone(self), ids, life })
     }
 
     /// Makes steps for ever.
@@ -191,7 +192,7 @@ impl Engine {
             if let Some(client) = inner.clients.get(&token.id) {
                 let cached = token.first.map(|first| if client.tells_cached { first.cached } else { 0 });
                 let event = Event { choice: client.choice, token: token.token, cached, finish: token.finish };
-                // A client that has just gone aborts by its ticket.
+                // A client that has just gone aborts when its end is dropped.
                 let _ = client.to.send(event);
             }
             if token.finish.is_some() {
@@ -226,14 +227,27 @@ impl Engine {
     }
 }
 
-/// A request's place in the engine.
-pub struct Ticket {
+/// A request in the engine. Dropping it aborts what has not ended.
+pub struct Answering {
+    events: mpsc::UnboundedReceiver<Event>,
     engine: Arc<Engine>,
     ids: Vec<u64>,
     life: u64,
 }
 
-impl Drop for Ticket {
+impl Answering {
+    /// Its next token; `None` behind the last, or where the engine was restarted.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(context)
+    }
+
+    /// The same.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+}
+
+impl Drop for Answering {
     fn drop(&mut self) {
         self.engine.abort(&self.ids, self.life);
     }

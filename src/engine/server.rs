@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use super::batch::Finish;
 use super::metrics;
-use super::pump::{Engine, Event, Ticket};
+use super::pump::{Answering, Engine};
 use super::reply::{self, Shape, Usage};
 use super::request::{self, Api, Refused, Request};
 use super::stream::{Cut, Stream};
@@ -177,30 +177,24 @@ async fn generate(engine: &Arc<Engine>, api: Api, asked: Asked) -> Result<Answer
     let body = json_body(asked).await?;
     let settings = engine.settings();
     let request = request::parse(api, &body, &settings.serving, &settings.profile)?;
-    let (ticket, events) = engine.submit(&request.asks).map_err(|_| busy())?;
+    let answering = engine.submit(&request.asks).map_err(|_| busy())?;
     let model = settings.serving.models.first().map_or("", String::as_str);
     let shape = Shape::new(api, &id, unix_seconds(), model);
     let cached = settings.prompt_tokens_details;
     if request.stream {
         let keep_alive = settings.sse_keep_alive;
-        let stream = Stream::new(shape, &request, ticket, events, cached, keep_alive);
+        let stream = Stream::new(shape, &request, answering, cached, keep_alive);
         return Ok(typed(200, "text/event-stream; charset=utf-8", Either::Right(stream)));
     }
-    let whole = whole(shape, &request, ticket, events, cached).await;
+    let whole = whole(shape, &request, answering, cached).await;
     whole.map(|whole| plain(200, whole)).map_err(Unanswered::Cut)
 }
 
-async fn whole(
-    shape: Shape,
-    request: &Request,
-    ticket: Ticket,
-    mut events: tokio::sync::mpsc::UnboundedReceiver<Event>,
-    tells_cached: bool,
-) -> Result<Bytes, Cut> {
+async fn whole(shape: Shape, request: &Request, mut answering: Answering, tells_cached: bool) -> Result<Bytes, Cut> {
     let mut left = request.asks.len();
     let mut usage = Usage { prompt: request.prompt_tokens, ..Usage::default() };
     let mut choices = vec![(String::new(), Finish::Stop); request.asks.len()];
-    while let Some(event) = events.recv().await {
+    while let Some(event) = answering.next().await {
         let Some((text, finish)) = choices.get_mut(event.choice) else { continue };
         text.push_str(std::str::from_utf8(&event.token.to_le_bytes()).unwrap_or_default());
         *finish = event.finish.unwrap_or(*finish);
@@ -210,7 +204,6 @@ async fn whole(
             usage.cached = Some(usage.cached.unwrap_or(0) + cached);
         }
     }
-    drop(ticket);
     // Its events end early where the engine was restarted, and what would have come is not known.
     if left == 0 { Ok(shape.whole(&choices, usage)) } else { Err(Cut) }
 }

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
-use super::pump::{Event, Ticket};
+use super::pump::{Answering, Event};
 use super::reply::{Shape, Usage};
 use super::request::Request;
 
@@ -21,9 +20,8 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 /// Events of one request until its last choice has ended.
 pub struct Stream {
     shape: Shape,
-    events: UnboundedReceiver<Event>,
-    /// Aborts the request when the body is dropped, that is when the client has gone.
-    _ticket: Ticket,
+    /// Aborted when the body is dropped, that is when the client has gone.
+    answering: Answering,
     ready: VecDeque<Bytes>,
     choices_left: usize,
     usage: Usage,
@@ -35,20 +33,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream over the events of `ticket`.
+    /// A stream over what the engine answers.
     pub fn new(
         shape: Shape,
         asked: &Request,
-        ticket: Ticket,
-        events: UnboundedReceiver<Event>,
+        answering: Answering,
         tells_cached: bool,
         keep_alive: Duration,
     ) -> Stream {
         let silence = (!keep_alive.is_zero()).then(|| (keep_alive, Box::pin(tokio::time::sleep(keep_alive))));
         Stream {
             shape,
-            events,
-            _ticket: ticket,
+            answering,
             ready: VecDeque::new(),
             choices_left: asked.asks.len(),
             usage: Usage { prompt: asked.prompt_tokens, ..Usage::default() },
@@ -127,7 +123,7 @@ impl Body for Stream {
             if this.over {
                 return Poll::Ready(None);
             }
-            match this.events.poll_recv(context) {
+            match this.answering.poll_next(context) {
                 Poll::Ready(Some(event)) => {
                     this.take(event);
                     if let Some((every, timer)) = &mut this.silence {

@@ -3,13 +3,14 @@
 use super::events::{Batch, Delivery};
 use super::fleet::Fleet;
 use super::fronts::Fronts;
-use super::held::Held;
 use super::oracle::Oracle;
+use super::own;
 use super::peers::jumps::Jumps;
 use super::peers::overlap::Overlap;
 use super::peers::prompt_tree::{PromptTree, SGLANG, SMG};
 use super::peers::scorers::Scorers;
 use super::peers::sticky::Sticky;
+use super::queued::Queued;
 use super::traffic::Request;
 use crate::engine::core::Figures;
 use crate::policy::{Bound, Policy, Queueing, Settings};
@@ -45,7 +46,7 @@ impl From<usize> for Placed {
     }
 }
 
-/// What becomes of a held request.
+/// What becomes of a request that waits in the front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// It is asked for again.
@@ -57,9 +58,9 @@ pub enum Turn {
 /// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
 /// events, what an engine's cache holds.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on. `None` holds it in the front until its [`Chooser::turn`].
+    /// The engine for a request; its load counts from here on. `None`: it waits in the front until [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed>;
-    /// Whose turn it is of those that are held, asked whenever a step has ended anywhere, and again after each that
+    /// Whose turn it is of those that wait, asked whenever a step has ended anywhere, and again after each that
     /// went. `first` came before the others.
     fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
         Some(Turn::Ask(first))
@@ -90,7 +91,9 @@ pub trait Chooser {
     }
 }
 
-/// What each draw mixes into its seed, so that no two draw alike. Other numbers would be other figures.
+/// What each draw mixes into what it is drawn from, so that no two of a run draw alike. Those of 6 meet nowhere: sticky
+/// sessions stand before one front, and a tenant is drawn from who asks, not from the seed. Other numbers would be
+/// other figures.
 pub(super) mod draws {
     /// Of the product's policies, at a choice.
     pub const CHOICE: u64 = 3;
@@ -100,8 +103,10 @@ pub(super) mod draws {
     pub const SESSION: u64 = 5;
     /// To which front a request goes.
     pub const FRONT: u64 = 6;
-    /// Of sticky sessions; several fronts have none.
+    /// Of sticky sessions.
     pub const STICKY: u64 = 6;
+    /// On whose account a session asks.
+    pub const TENANT: u64 = 6;
     /// Of the scorers.
     pub const SCORERS: u64 = 7;
     /// By overlap cost.
@@ -127,8 +132,6 @@ pub struct Named {
 enum Make {
     /// One of the product's, on so many fronts as the stage has.
     Own(fn() -> Settings),
-    /// One of these that hears the engines' KV events.
-    Hearing(fn() -> Settings),
     /// What knows all of so many engines, and the same behind any number of fronts.
     Knowing(fn(usize) -> Oracle),
     /// Another, that is simulated alone before its fleet.
@@ -165,7 +168,6 @@ impl Named {
     pub fn make(&self, stage: &Stage<'_>) -> Box<dyn Chooser> {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
-            Make::Hearing(settings) => Box::new(Fronts::hearing(stage, &settings())),
             Make::Knowing(make) => Box::new(make(stage.engines())),
             Make::Alone(make) => make(stage),
         }
@@ -173,7 +175,7 @@ impl Named {
 
     /// Whether how events come changes anything for it.
     pub fn hears_events(&self) -> bool {
-        matches!(self.make, Make::Hearing(_))
+        matches!(self.make, Make::Own(settings) if own::hears(&settings()))
     }
 
     /// Whether it says something of several fronts.
@@ -215,17 +217,17 @@ pub const POLICIES: &[Named] = &[
     Named {
         name: "precise",
         what: "the same, by what the engines' KV events tell",
-        make: Make::Hearing(|| by(Policy::Precise)),
+        make: Make::Own(|| by(Policy::Precise)),
     },
     Named {
         name: "warm-held",
         what: "warm; where the engine has no room, requests wait in the front",
-        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::On))),
+        make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::On))),
     },
     Named {
         name: "warm-auto",
         what: "the same, while that pays",
-        make: Make::Alone(|stage| Box::new(Held::new(stage, Queueing::Auto))),
+        make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",
@@ -298,7 +300,7 @@ mod tests {
         let rows: Vec<(&str, Policy)> = POLICIES
             .iter()
             .filter_map(|named| match named.make {
-                Make::Own(settings) | Make::Hearing(settings) => Some((named.name, settings().policy)),
+                Make::Own(settings) => Some((named.name, settings().policy)),
                 Make::Knowing(_) | Make::Alone(_) => None,
             })
             .collect();

@@ -22,17 +22,8 @@ pub struct Fronts {
 impl Fronts {
     /// As many as the stage has.
     pub fn new(stage: &Stage<'_>, settings: &Settings) -> Fronts {
-        Fronts::of(stage, |stage| Own::new(stage, settings.clone()))
-    }
-
-    /// The same; each hears the engines' events.
-    pub fn hearing(stage: &Stage<'_>, settings: &Settings) -> Fronts {
-        Fronts::of(stage, |stage| Own::hearing(stage, settings.clone()))
-    }
-
-    fn of(stage: &Stage<'_>, make: impl Fn(&Stage<'_>) -> Own) -> Fronts {
-        let each = |front: usize| make(&Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage });
-        let fronts = (0..stage.fronts.max(1)).map(each).collect();
+        let stage_of = |front: usize| Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage };
+        let fronts = (0..stage.fronts.max(1)).map(|front| Own::new(&stage_of(front), settings.clone())).collect();
         Fronts { fronts, seed: mix(stage.seed, draws::FRONT), dealt: HashMap::new() }
     }
 }

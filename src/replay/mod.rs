@@ -1,7 +1,7 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
 //! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`precise`] what one knows by the engines' KV [`events`], [`held`] one of them with its queue, [`peers`]
+//! serves, [`precise`] what one knows by the engines' KV [`events`], [`queued`] one of them with its queue, [`peers`]
 //! those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of [`crate::engine`], described
 //! in [`profiles`]; [`simulate`] one run, [`waiting`] who is at no engine in it; [`outcome`], [`report`] and [`plot`]
 //! what is told of it.
@@ -17,7 +17,6 @@ pub mod chooser;
 pub mod events;
 pub mod fleet;
 pub mod fronts;
-pub mod held;
 pub mod oracle;
 pub mod outcome;
 pub mod own;
@@ -25,6 +24,7 @@ pub mod peers;
 pub mod plot;
 pub mod precise;
 pub mod profiles;
+pub mod queued;
 pub mod report;
 pub mod simulate;
 pub mod traffic;

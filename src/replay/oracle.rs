@@ -11,14 +11,14 @@
 //! shared prefixes, chats), the pooled one up to 9 % later, and the clairvoyant 10 % sooner to as much later: a first
 //! token that comes soonest is not all.
 //!
-//! A request for which the pool has no room is held until it has, first come, first served: its own blocks, those
+//! A request for which the pool has no room waits until it has, first come, first served: its own blocks, those
 //! still promised to requests before it, and half of what the replies in flight will still need.
 //!
 //! So no request computes what was computed anywhere before and still fits into the memory of all, and none waits
 //! while another engine would have been sooner. It does not know the future: a policy may beat it by luck, by a few
 //! percent. It is no bound beyond overload, where who is computed first decides, and not where.
 //!
-//! The clairvoyant is the same with caches apart: the state of engines as they are, and nothing held. What
+//! The clairvoyant is the same with caches apart: the state of engines as they are, and nobody waits. What
 //! lies between the two is the price of caches that are not one. It takes what is best for the request at hand, which
 //! is not what is best for those that follow: no bound, a landmark.
 //!

@@ -24,8 +24,7 @@ use crate::engine::core::Figures;
 use crate::engine::tokens::TOKEN_BYTES;
 use crate::fleet::{Endpoint, EndpointId, Turnover};
 use crate::index::{Capacity, Index, Matches};
-use crate::policy::{self, Choice, Pool, PoolId, Prompt, Settings, Tokens};
-use crate::ring::Ring;
+use crate::policy::{self, Choice, Policy, PoolId, Prompt, Settings, Tokens};
 use crate::scan::PrefixMode;
 use crate::snapshot::Snapshot;
 
@@ -58,14 +57,11 @@ impl Own {
                 Endpoint { weight, ..Endpoint::new(id, name, ([127, 0, 0, 1], 8000).into()) }
             })
             .collect();
-        let members: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
-        let ring = Arc::new(Ring::build(&members, settings.replication));
         let index = settings.policy.counts_tokens().then(|| index(&endpoints, stage.blocks)).flatten();
-        let pool =
-            Pool::new(PoolId(0), "model".into(), (0..stage.engines() as u16).collect(), ring, Arc::new(settings));
-        let endpoints = endpoints.into_iter().map(Some).collect();
-        let mut snapshot = Snapshot { endpoints, pools: vec![pool], index, ..Snapshot::default() };
-        snapshot.seal();
+        let with_blocks = endpoints.iter().map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
+        let heard = index.as_deref().filter(|_| hears(&settings));
+        let ears = heard.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
+        let snapshot = Snapshot { index, ..Snapshot::of_one_pool(endpoints, settings) };
         Own {
             snapshot,
             counters: Counters::leak(),
@@ -75,19 +71,9 @@ impl Own {
             cache_tokens: u64::from(stage.blocks) * u64::from(stage.block_tokens),
             dice: Dice::new(mix(stage.seed, draws::CHOICE)),
             turn: 0,
-            ears: None,
+            ears,
             turnovers: vec![Turnover::default(); stage.engines()],
         }
-    }
-
-    /// The same, with an index that the engines' events write.
-    pub fn hearing(stage: &Stage<'_>, settings: Settings) -> Own {
-        let mut own = Own::new(stage, settings);
-        let endpoints = own.snapshot.endpoints.iter().flatten();
-        let with_blocks = endpoints.map(|endpoint| (endpoint.id, stage.blocks * endpoint.weight));
-        let index = own.snapshot.index.as_deref();
-        own.ears = index.map(|index| Ears::new(with_blocks, index, stage.events, stage.seed));
-        own
     }
 
     /// Hears what has come by now.
@@ -102,6 +88,11 @@ impl Own {
     pub(super) fn in_flight(&self) -> usize {
         self.admissions.len()
     }
+}
+
+/// Whether the engines' KV events write its index.
+pub(super) fn hears(settings: &Settings) -> bool {
+    settings.policy == Policy::Precise
 }
 
 /// An index in which every endpoint has as many blocks as its cache, which is of so many where it weighs 1.
@@ -251,7 +242,6 @@ impl Chooser for Own {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
     use crate::replay::events::Delivery;
     use crate::replay::peers::trial::{Trial, prompt};
     use crate::replay::traffic::Request;

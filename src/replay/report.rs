@@ -37,7 +37,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         for outcome in load {
             out.push_str(&row(&outcome.policy, width, figures(outcome)));
         }
-        held(load, width, &mut out);
+        remarks(load, width, &mut out);
     }
     out
 }
@@ -80,7 +80,7 @@ fn requests(load: &[Outcome]) -> String {
 }
 
 /// Who was refused, and how tenants fared, where there is something to say.
-fn held(load: &[Outcome], width: usize, out: &mut String) {
+fn remarks(load: &[Outcome], width: usize, out: &mut String) {
     for outcome in load {
         let refused = (outcome.refusals > 0).then(|| format!("{} answers of 429, asked again", outcome.refusals));
         let tenants = outcome.ttft_tenants.map(|(first, others)| {

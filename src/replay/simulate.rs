@@ -107,8 +107,8 @@ struct Simulation<'a> {
     coming: HashMap<u64, Request>,
     /// The arrival after which the traffic is asked for its next request.
     pulled: Option<u64>,
-    /// Arrived, and held in the front.
-    held: Waiting,
+    /// Arrived, and waiting in the front.
+    waiting: Waiting,
     /// Whether a retry is to come.
     retries: bool,
     /// By engine and its id there.
@@ -132,7 +132,7 @@ pub fn run(setting: &Setting<'_>, chooser: Box<dyn Chooser + '_>, ended: &Atomic
         events: BinaryHeap::new(),
         coming: HashMap::new(),
         pulled: None,
-        held: Waiting::default(),
+        waiting: Waiting::default(),
         retries: false,
         live: weights.iter().map(|_| ByHash::default()).collect(),
         block_tokens: source.block_tokens(),
@@ -185,18 +185,18 @@ impl Simulation<'_> {
             self.pull();
         }
         let Some(request) = self.coming.remove(&number) else { return };
-        let behind_others = !self.held.is_empty() && self.chooser.retry_every_ns().is_none();
-        self.held.arrives(number, request);
+        let behind_others = !self.waiting.is_empty() && self.chooser.retry_every_ns().is_none();
+        self.waiting.arrives(number, request);
         // Behind others it waits for its turn.
         if !behind_others && !self.place(number, now_ns) {
-            self.place_held(now_ns);
+            self.place_waiting(now_ns);
         }
     }
 
-    /// Asks for the engines of those that are held, each at its turn, up to the first that is held again and tells no
+    /// Asks for the engines of those that wait, each at its turn, up to the first that waits on and tells no
     /// other turn.
-    fn place_held(&mut self, now_ns: u64) {
-        while let Some(first) = self.held.first()
+    fn place_waiting(&mut self, now_ns: u64) {
+        while let Some(first) = self.waiting.first()
             && let Some(turn) = self.chooser.turn(now_ns, first)
         {
             match turn {
@@ -205,7 +205,7 @@ impl Simulation<'_> {
                 Turn::Refuse(number, seconds) => self.refuse(number, now_ns, seconds),
             }
         }
-        if let Some(every_ns) = self.chooser.retry_every_ns().filter(|_| !self.held.is_empty() && !self.retries) {
+        if let Some(every_ns) = self.chooser.retry_every_ns().filter(|_| !self.waiting.is_empty() && !self.retries) {
             self.retries = true;
             self.events.push(Reverse((now_ns + every_ns.max(1), Event::Retry)));
         }
@@ -213,24 +213,24 @@ impl Simulation<'_> {
 
     fn retry(&mut self, now_ns: u64) {
         self.retries = false;
-        self.place_held(now_ns);
+        self.place_waiting(now_ns);
     }
 
     /// Its client asks again.
     fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
-        let Some(request) = self.held.leaves(number) else { return };
+        let Some(request) = self.waiting.leaves(number) else { return };
         self.run.refusals += u64::from(self.run.window.holds(now_ns));
         self.events.push(Reverse((now_ns + u64::from(seconds.max(1)) * 1_000_000_000, Event::Arrives(number))));
         self.coming.insert(number, request);
     }
 
-    /// Asks for an engine; false where the request is held.
+    /// Asks for an engine; false where the request waits on.
     fn place(&mut self, number: u64, now_ns: u64) -> bool {
-        let Some(request) = self.held.get(number) else { return false };
+        let Some(request) = self.waiting.get(number) else { return false };
         let tenant = request.tenant(self.tenants);
         let asked = Asked { number, now_ns, request, block_tokens: self.block_tokens, tenant };
         let Some(Placed { engine, predicted }) = self.chooser.choose(&asked, &self.fleet) else { return false };
-        let Some(request) = self.held.leaves(number) else { return false };
+        let Some(request) = self.waiting.leaves(number) else { return false };
         // The last token of a prompt is always computed.
         let most = request.findable(self.block_tokens).len() as u32 * self.block_tokens;
         let predicted = predicted.map(|tokens| tokens.min(most));
@@ -291,7 +291,7 @@ impl Simulation<'_> {
             ended.fetch_add(1, Ordering::Relaxed);
             self.finish(live, now_ns);
         }
-        self.place_held(now_ns);
+        self.place_waiting(now_ns);
         // The next steps begin before those who have just read their ends can ask again.
         self.begin(engine, now_ns);
         if self.fleet.shares_cache() {
@@ -322,7 +322,7 @@ impl Simulation<'_> {
         let Some(every_ns) = self.chooser.scrape_every_ns() else { return };
         let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
         self.chooser.scraped(now_ns, &figures);
-        self.place_held(now_ns);
+        self.place_waiting(now_ns);
         // Nothing will happen any more unless something is still to come.
         if !self.events.is_empty() {
             self.events.push(Reverse((now_ns + every_ns.max(1), Event::Scrape)));

@@ -1,14 +1,10 @@
 //! What the health of endpoints means for choices: who is eligible, caps, slow starts.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use warmfront::counters::{Admission, Counters};
 use warmfront::fleet::{Endpoint, EndpointId, Health, Loads};
-use warmfront::policy::{
-    Avoid, Bound, CHOICES_MAX, Choice, Nobody, Policy, Pool, PoolId, Reason, Request, Settings, choose,
-};
-use warmfront::ring::Ring;
+use warmfront::policy::{Avoid, Bound, CHOICES_MAX, Choice, Nobody, Policy, Reason, Request, Settings, choose};
 use warmfront::snapshot::Snapshot;
 
 const POLICIES: [Policy; 5] =
@@ -26,13 +22,7 @@ fn of_health(slot: u16, health: Health) -> Endpoint {
 
 /// A sealed snapshot of one pool.
 fn snapshot(endpoints: Vec<Endpoint>, settings: Settings) -> Snapshot {
-    let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
-    let ring = Arc::new(Ring::build(&points, 256));
-    let members = endpoints.iter().map(|one| one.id.slot).collect();
-    let pools = vec![Pool::new(PoolId(0), "m".into(), members, ring, Arc::new(settings))];
-    let mut snapshot = Snapshot { endpoints: endpoints.into_iter().map(Some).collect(), pools, ..Snapshot::default() };
-    snapshot.seal();
-    snapshot
+    Snapshot::of_one_pool(endpoints, settings)
 }
 
 fn by(policy: Policy) -> Settings {

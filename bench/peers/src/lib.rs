@@ -18,3 +18,4 @@ pub mod run;
 pub mod scenario;
 pub mod sent;
 pub mod verify;
+pub mod warmfront;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use peers::content;
+use peers::warmfront::Metrics;
 
 use crate::closed::Next;
 use crate::crowd::{Crowd, End, Leave, Outcome};
 use crate::engines::{Cache, Engines};
-use crate::front::{Front, Metrics, Setting};
+use crate::front::{Front, Setting};
 use crate::request::{Asker, Request};
 use crate::{Bench, DRIVERS, closed};
 

@@ -17,6 +17,14 @@ const DETAILS_MAX: usize = 30;
 /// kept for the next, so what grows without end is seen only behind that.
 const WARMING: f64 = 0.5;
 
+/// A steady part shorter than this says nothing about growth: the allocator takes and gives back a MiB at a time, which in
+/// eight minutes was the median.
+const JUDGED_FROM: Duration = Duration::from_secs(720);
+/// KiB for a million requests: more than a few bytes each are a leak.
+const KIB_PER_MILLION_MAX: f64 = 4096.0;
+/// What crowds of a thousand may leave in all: some KiB for each connection.
+const GROWN_KIB_MAX: u64 = 16 << 10;
+
 /// One look at the front.
 #[derive(Clone, Copy, Default)]
 pub struct Look {
@@ -247,6 +255,26 @@ impl Growth {
     }
 }
 
+impl Growth {
+    /// How long a steady part must last that tells growth, where this one is shorter.
+    pub fn too_short_for(&self) -> Option<Duration> {
+        (self.lasted < JUDGED_FROM).then_some(JUDGED_FROM)
+    }
+
+    /// Whether the memory grew more than it may, in words.
+    pub fn fault(&self) -> Option<String> {
+        if self.too_short_for().is_some() {
+            None
+        } else if self.kib_per_million > KIB_PER_MILLION_MAX {
+            Some(format!("memory grows by {:.0} KiB per million requests", self.kib_per_million))
+        } else if self.last_kib > self.first_kib + GROWN_KIB_MAX {
+            Some(format!("memory grew from {} to {} KiB", self.first_kib, self.last_kib))
+        } else {
+            None
+        }
+    }
+}
+
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().filter(|value| value.is_finite())
@@ -279,6 +307,15 @@ mod tests {
         let crowd = of(|at| if at < 100 { 100_000 } else { 107_000 });
         assert_eq!((crowd.kib_per_minute, crowd.kib_per_million, crowd.last_kib), (0.0, 0.0, 107_000));
         assert!(Growth::of(&looks(|_| 1)[..3]).is_none(), "no minute");
+    }
+
+    #[test]
+    fn growth_is_a_fault_where_it_was_seen_for_long_enough() {
+        let fault = |rss_kib: fn(u64) -> u64, looked: usize| Growth::of(&looks(rss_kib)[..looked]).unwrap().fault();
+        assert_eq!(fault(|at| 100_000 + at * 20, 241), Some("memory grows by 4800 KiB per million requests".into()));
+        assert_eq!(fault(|at| 100_000 + at * 20, 144), None, "not twelve minutes");
+        assert_eq!(fault(|at| 100_000 + at / 200 * 20_000, 241), Some("memory grew from 100000 to 120000 KiB".into()));
+        assert_eq!(fault(|at| 100_000 + at / 200 * 7_000, 241), None, "what a crowd leaves");
     }
 
     #[test]

@@ -10,14 +10,6 @@ use crate::faults::Faults;
 use crate::record::{Growth, Look, Record, Row, percentiles};
 use crate::run::Mode;
 
-/// A steady part shorter than this says nothing about growth: the allocator takes and gives back a MiB at a time, which in
-/// eight minutes was the median.
-const JUDGED_FROM_S: u64 = 720;
-/// KiB for a million requests: more than a few bytes each are a leak.
-const KIB_PER_MILLION_MAX: f64 = 4096.0;
-/// What crowds of a thousand may leave in all: some KiB for each connection.
-const GROWN_KIB_MAX: u64 = 16 << 10;
-
 pub fn head(mode: &Mode, driver: &str) {
     let rates: Vec<String> =
         mode.rates.per_second.iter().map(|(kind, rate)| format!("{} {rate}/s", kind.name())).collect();
@@ -79,8 +71,8 @@ pub fn row(row: &Row) {
     );
 }
 
-/// Totals, growth, and whether the memory grows more than it may.
-pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
+/// Totals, and how the memory grew where that is judged.
+pub fn end(record: &Record, faults: &Faults, judges_growth: bool) {
     let by_kind: Vec<String> =
         Kind::ALL.iter().filter_map(|kind| Some(format!("{} {}", record.total.done.get(kind)?, kind.name()))).collect();
     println!("\nwhole and verified: {} requests ({})", record.total.requests(), by_kind.join(", "));
@@ -94,7 +86,7 @@ pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
         println!("failed, explained: {count} {name}");
     }
     println!("failed, unexplained: {}", record.unexplained);
-    if !growth_counts {
+    if !judges_growth {
         let streams = record.total.done.get(&Kind::Stream).copied().unwrap_or(0);
         let failed = record.unexplained + record.explained.values().sum::<u64>();
         println!(
@@ -102,21 +94,22 @@ pub fn end(record: &mut Record, faults: &Faults, growth_counts: bool) {
             record.total.requests() + failed
         );
     }
-    let (short, first) = (percentiles(&mut record.total.short), percentiles(&mut record.total.first_token));
+    let (mut short, mut first) = (record.total.short.clone(), record.total.first_token.clone());
+    let (short, first) = (percentiles(&mut short), percentiles(&mut first));
     println!(
         "short requests p50 {:.2} ms, p99 {:.1} ms, p99.9 {:.0} ms; first token p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.0} ms",
         short[0], short[1], short[2], first[0], first[1], first[2]
     );
-    if growth_counts {
-        grown(record);
+    if judges_growth {
+        grown(Growth::of(&record.steady()));
     }
     plot("RSS MiB", record.rows.iter().map(|row| row.look.seen.rss_kib as f64 / 1024.0).collect());
     plot("p99 ms", record.rows.iter().map(|row| row.short_ms[1]).collect());
 }
 
-/// Prints how the memory of the process that served longest grew; too much is an error.
-fn grown(record: &mut Record) {
-    let Some(growth) = Growth::of(&record.steady()) else {
+/// Of the process that served longest.
+fn grown(growth: Option<Growth>) {
+    let Some(growth) = growth else {
         return println!("memory: not judged, no process was looked at often enough");
     };
     println!(
@@ -129,12 +122,8 @@ fn grown(record: &mut Record) {
         growth.kib_per_minute,
         growth.kib_per_million
     );
-    if growth.lasted.as_secs() < JUDGED_FROM_S {
-        println!("memory: not judged, these are less than the {} min that tell growth", JUDGED_FROM_S / 60);
-    } else if growth.kib_per_million > KIB_PER_MILLION_MAX {
-        record.error(format!("memory grows by {:.0} KiB per million requests", growth.kib_per_million));
-    } else if growth.last_kib > growth.first_kib + GROWN_KIB_MAX {
-        record.error(format!("memory grew from {} to {} KiB", growth.first_kib, growth.last_kib));
+    if let Some(least) = growth.too_short_for() {
+        println!("memory: not judged, these are less than the {} min that tell growth", least.as_secs() / 60);
     }
 }
 

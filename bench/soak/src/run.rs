@@ -12,7 +12,7 @@ use crate::faults::{Faults, Setup};
 use crate::fleet::Fleet;
 use crate::front::Front;
 use crate::load::{Load, Rates};
-use crate::record::{Look, Record};
+use crate::record::{Growth, Look, Record};
 use crate::{proc, report, soak, upgrades};
 
 const HELP: &str = "\
@@ -44,6 +44,8 @@ pub struct Mode {
     pub lasts: Duration,
     /// At least so many short requests and streams.
     pub at_least: (u64, u64),
+    /// Whether memory that grows is an error.
+    pub judges_growth: bool,
 }
 
 pub fn main(words: &[String]) -> Result<(), String> {
@@ -66,10 +68,13 @@ pub fn main(words: &[String]) -> Result<(), String> {
 
     report::head(&mode, driver);
     let mut record = Record::new();
-    let growth_counts = mode.name == soak::NAME;
+    let judges_growth = mode.judges_growth;
     let faults = run(mode, driver, &dir, &mut record)?;
     record.errors.extend(faults.errors.iter().cloned());
-    report::end(&mut record, &faults, growth_counts);
+    if let Some(why) = Growth::of(&record.steady()).and_then(|growth| growth.fault()).filter(|_| judges_growth) {
+        record.error(why);
+    }
+    report::end(&record, &faults, judges_growth);
     report::write(&record, &faults, driver, &json)?;
     if net::interrupted() {
         return Err("interrupted".into());

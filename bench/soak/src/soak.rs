@@ -7,8 +7,6 @@ use crate::faults::{Fault, Setup};
 use crate::load::Rates;
 use crate::run::Mode;
 
-pub const NAME: &str = "soak";
-
 /// Upgrades come first and last: between them one process serves long enough to see whether its memory grows.
 pub fn mode(lasts: Duration) -> Mode {
     let plan = |engine: usize| {
@@ -46,7 +44,7 @@ pub fn mode(lasts: Duration) -> Mode {
         (Kind::Vanishing, 4.0),
     ];
     let rates = Rates { per_second, tokens: (50, 400) };
-    Mode { name: NAME, rates, plan, setup: setup(2), lasts, at_least: (0, 0) }
+    Mode { name: "soak", rates, plan, setup: setup(2), lasts, at_least: (0, 0), judges_growth: true }
 }
 
 const OTHER_LIMITS: &str = "read_ahead_bytes = 32768\nkeep_alive_timeout_ms = 60000";

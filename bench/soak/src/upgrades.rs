@@ -28,7 +28,8 @@ pub fn mode(lasts: Duration) -> Mode {
     let plan = (0..changes).map(fault).enumerate().map(|(at, fault)| (every * (at as u32 + 1), fault)).collect();
     let per_second = vec![(Kind::Short, 900.0), (Kind::Fresh, 100.0), (Kind::Stream, 6.0), (Kind::Prompt, 1.0)];
     let rates = Rates { per_second, tokens: (100, 400) };
-    Mode { name: "upgrades", rates, plan, setup: setup(2, 0), lasts, at_least: (REQUESTS, STREAMS) }
+    let at_least = (REQUESTS, STREAMS);
+    Mode { name: "upgrades", rates, plan, setup: setup(2, 0), lasts, at_least, judges_growth: false }
 }
 
 /// Engines come and go, policies and limits change.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::header::{CONNECTION, DATE, HeaderMap};
 
 use super::finding::{Finding, shown};
+use crate::calendar::of_imf_fixdate;
 use crate::control::scrape::EngineKind;
 
 /// Clocks that differ by less are alike: `date` has whole seconds, and servers renew it once a second.
@@ -14,7 +15,7 @@ const APART_MAX: Duration = Duration::from_secs(2);
 pub(super) fn clock(fields: &HeaderMap, sent: SystemTime, came: SystemTime) -> Finding {
     const SUBJECT: &str = "clock";
     let Some(text) = fields.get(DATE) else { return Finding::unknown(SUBJECT, "its answers have no date") };
-    let Some(theirs) = date(text.as_bytes()) else {
+    let Some(theirs) = of_imf_fixdate(text.as_bytes()).map(Duration::from_secs) else {
         let text = String::from_utf8_lossy(text.as_bytes());
         return Finding::unknown(SUBJECT, format!("its date cannot be read: {}", shown(&text)));
     };
@@ -70,25 +71,6 @@ pub(super) fn keep_alive(fields: &HeaderMap, kind: Option<EngineKind>, idle: Dur
     }
 }
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT`, since 1970.
-fn date(text: &[u8]) -> Option<Duration> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (_, rest) = std::str::from_utf8(text).ok()?.split_once(", ")?;
-    let parts: Vec<&str> = rest.split([' ', ':']).collect();
-    let [day, month, year, hour, minute, second, "GMT"] = parts[..] else { return None };
-    let number = |text: &str, least: u64, most: u64| {
-        let digits = text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse::<u64>().ok().filter(|number| digits && (least..=most).contains(number))
-    };
-    let month = MONTHS.iter().position(|name| *name == month)? as u64;
-    let (day, year) = (number(day, 1, 31)?, number(year, 1970, 9999)?);
-    // Counted from March on, the day that leap years add is a year's last.
-    let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
-    let seconds = number(hour, 0, 23)? * 3_600 + number(minute, 0, 59)? * 60 + number(second, 0, 60)?;
-    Some(Duration::from_secs(days * 86_400 + seconds))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,28 +78,6 @@ mod tests {
 
     fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
-    }
-
-    #[test]
-    fn dates_are_read() {
-        let seconds = |text: &str| date(text.as_bytes()).map(|since| since.as_secs());
-        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
-        assert_eq!(seconds("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-        assert_eq!(seconds("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
-        assert_eq!(seconds("Fri, 01 Mar 2024 00:00:00 GMT"), Some(1_709_251_200));
-        for wrong in [
-            "",
-            "now",
-            "Sun, 06 Nov 1994 08:49:37",
-            "Sun, 06 Nov 1994 08:49:37 CET",
-            "Sun, 00 Nov 1994 08:49:37 GMT",
-            "Sun, 06 Nox 1994 08:49:37 GMT",
-            "Sun, 06 Nov 0000 08:49:37 GMT",
-            "Sun, 06 Nov 99999999999999999999 08:49:37 GMT",
-            "Sun, +6 Nov 1994 08:49:37 GMT",
-        ] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

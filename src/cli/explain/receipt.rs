@@ -7,7 +7,7 @@ use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned, escaped};
 use crate::cli::shown::plain;
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::receipts::Receipt;
-use crate::policy::Reason;
+use crate::policy::{Cost, Reason};
 
 /// Asks the front whose admin listener is at `address`; answers what is to be printed.
 ///
@@ -158,6 +158,17 @@ fn times(receipt: &Receipt<'_>) -> String {
     told.join(", ")
 }
 
+/// The terms of a cost, in tokens.
+const TERMS: [(&str, fn(&Cost) -> u32, &str); 7] = [
+    ("pending", |cost| cost.pending, "tokens sent there that had no first token yet"),
+    ("new", |cost| cost.new, "tokens of this prompt that it did not hold, weighed"),
+    ("decoding", |cost| cost.decoding, "for the requests there"),
+    ("full", |cost| cost.full, "for how full its cache was"),
+    ("no room", |cost| cost.no_room, "where its cache had no room for this prompt"),
+    ("others", |cost| cost.others, "taken off: what other fronts may have sent there"),
+    ("total", |cost| cost.total, "by its weight, in tokens: the least was taken"),
+];
+
 /// What the choice compared, a line a term.
 fn figures(receipt: &Receipt<'_>, out: &mut String) {
     let (Some(in_flight), next) = (receipt.in_flight, receipt.runner_up_cost.as_ref()) else { return };
@@ -168,40 +179,7 @@ fn figures(receipt: &Receipt<'_>, out: &mut String) {
     };
     row("in flight", Some(in_flight), receipt.runner_up_in_flight, "requests there before this one");
     match &receipt.cost {
-        Some(cost) => {
-            row(
-                "pending",
-                Some(cost.pending),
-                next.map(|next| next.pending),
-                "tokens sent there that had no first token yet",
-            );
-            row(
-                "new",
-                Some(cost.new),
-                next.map(|next| next.new),
-                "tokens of this prompt that it did not hold, weighed",
-            );
-            row("decoding", Some(cost.decoding), next.map(|next| next.decoding), "for the requests there");
-            row("full", Some(cost.full), next.map(|next| next.full), "for how full its cache was");
-            row(
-                "no room",
-                Some(cost.no_room),
-                next.map(|next| next.no_room),
-                "where its cache had no room for this prompt",
-            );
-            row(
-                "others",
-                Some(cost.others),
-                next.map(|next| next.others),
-                "taken off: what other fronts may have sent there",
-            );
-            row(
-                "total",
-                Some(cost.total),
-                next.map(|next| next.total),
-                "by its weight, in tokens: the least was taken",
-            );
-        }
+        Some(cost) => TERMS.iter().for_each(|(name, term, words)| row(name, Some(term(cost)), next.map(term), words)),
         None => row("bound", receipt.slots, None, "most requests it might have, this one included"),
     }
     out.push('\n');

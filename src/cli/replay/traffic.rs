@@ -13,8 +13,9 @@ use crate::replay::traffic::access;
 use crate::replay::traffic::agents::Agents;
 use crate::replay::traffic::chat::Chat;
 use crate::replay::traffic::lines::{self, Format, Unusable};
-use crate::replay::traffic::mooncake::{BLOCK_TOKENS, Trace};
+use crate::replay::traffic::mooncake::{self, BLOCK_TOKENS};
 use crate::replay::traffic::prefixes::Prefixes;
+use crate::replay::traffic::trace::Trace;
 
 /// Traffic that needs no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -203,7 +204,7 @@ fn open(path: &Path, shape: &Shape) -> Result<Trace, String> {
     let (format, lines) = lines::open(path).and_then(|all| lines::recognise(all, &name)).map_err(unusable)?;
     match format {
         Format::Mooncake if shape.pool.is_some() => Err(format!("--pool is for access logs: {name} is none")),
-        Format::Mooncake => Trace::read(lines, &name, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(unusable),
+        Format::Mooncake => mooncake::read(lines, &name, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(unusable),
         Format::Access => {
             let read = access::read(lines, &name, shape.block_tokens, shape.pool.as_deref());
             let (trace, account) = read.map_err(unusable)?;

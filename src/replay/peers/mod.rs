@@ -60,7 +60,7 @@ pub(in crate::replay) mod trial {
             self.asked += 1;
             let request = prompt(pieces);
             let asked = Asked { number, now_ns: self.now_ns, request: &request, block_tokens: 16, tenant: 0 };
-            (number, self.chooser.choose(&asked, &self.fleet).expect("nothing is held"))
+            (number, self.chooser.choose(&asked, &self.fleet).expect("nothing waits"))
         }
 
         /// Has an engine compute a prompt, so that its cache holds it.

@@ -23,7 +23,8 @@ use serde::Deserialize;
 use super::Request;
 use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
-use super::mooncake::{Sessions, TOKENS_MAX, Trace};
+use super::trace::{Continued, TOKENS_MAX, Trace};
+use crate::calendar::of_rfc3339;
 
 /// Bytes of text in a token, where nothing says more.
 const TOKEN_BYTES: u64 = 4;
@@ -216,7 +217,7 @@ pub fn read(
 fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
-    let micros = micros(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
+    let micros = of_rfc3339(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
     let generates = ["chat", "completions", "responses", "messages", "generate"].contains(&&*line.api);
     // What left before its reply's head was computed all the same, most likely.
     if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
@@ -260,7 +261,7 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
 
 fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     let begins = seen.first().map_or(0, |first| first.micros);
-    let mut sessions = Sessions::default();
+    let mut sessions = Continued::default();
     let request = |(number, one): (usize, Seen)| {
         let links = one.chain.as_ref().map_or(0, Vec::len) as u64;
         let by_chain = links * u64::from(block_tokens) + u64::from(block_tokens / 2);
@@ -281,71 +282,4 @@ fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
         }
     };
     seen.into_iter().enumerate().map(request).collect()
-}
-
-/// Microseconds since 1970 of `2026-11-21T19:34:20.397338Z`, of any fraction and offset.
-fn micros(text: &str) -> Option<u64> {
-    let number = |range: std::ops::Range<usize>| {
-        let digits = text.get(range).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-        digits.parse::<i64>().ok()
-    };
-    let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
-    if !marks.iter().all(|(at, mark)| text.as_bytes().get(*at) == Some(mark)) {
-        return None;
-    }
-    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60
-    {
-        return None;
-    }
-    let rest = text.get(19..)?;
-    let digits = rest.strip_prefix('.').map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
-    let fraction = rest.get(1..=digits.min(6)).unwrap_or_default();
-    let micros = if digits == 0 { 0 } else { fraction.parse::<i64>().ok()? * 10_i64.pow(6 - fraction.len() as u32) };
-    let zone = rest.get(if rest.starts_with('.') { digits + 1 } else { 0 }..)?;
-    let offset = match zone.as_bytes() {
-        b"Z" => 0,
-        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let at = text.len() - 5;
-            (number(at..at + 2)? * 60 + number(at + 3..at + 5)?) * if *sign == b'+' { 60 } else { -60 }
-        }
-        _ => return None,
-    };
-    let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
-    u64::try_from(seconds * 1_000_000 + micros).ok()
-}
-
-/// Days since 1970: Howard Hinnant's `days_from_civil`, of years that begin in March.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month = (month + 9) % 12;
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_read_as_they_are_written() {
-        assert_eq!(micros("1970-01-01T00:00:00Z"), Some(0));
-        assert_eq!(micros("2026-11-21T19:34:20.397338Z"), Some(1_795_289_660_397_338));
-        assert_eq!(micros("2000-02-29T23:59:59.5Z"), Some(951_868_799_500_000));
-        assert_eq!(micros("2026-11-21T20:34:20.397338999+01:00"), micros("2026-11-21T19:34:20.397338Z"));
-        for wrong in [
-            "",
-            "2026-11-21",
-            "2026-11-21 19:34:20Z",
-            "2026-13-21T19:34:20Z",
-            "2026-11-21T19:34:20",
-            "1969-12-31T23:59:59Z",
-            "2026-11-21T19:34:20.Z1",
-            "2026-1é-21T19:34:20Z",
-            "2026-11-21T19:34:20é",
-        ] {
-            assert_eq!(micros(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -11,8 +11,11 @@ mod frames;
 pub mod lines;
 pub mod mooncake;
 pub mod prefixes;
+pub mod trace;
 
 use std::sync::Arc;
+
+use super::chooser::draws;
 
 /// One request. Its model is part of its hashes: prompts for different models share no block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,15 +37,13 @@ pub struct Request {
     pub thread: u32,
 }
 
-/// Sets the draw of tenants apart from others.
-const TENANT_DRAW: u64 = 6;
 /// The first tenant's share of the traffic, in percent.
 const FIRST_TENANT_PERCENT: u64 = 90;
 
 impl Request {
     /// On whose account it comes, of so many: a session's requests all on one, the others each by itself.
     pub fn tenant(&self, tenants: u16) -> u16 {
-        let drawn = chain::mix(self.session.map_or(self.arrival_ns, |_| self.thread.into()), TENANT_DRAW);
+        let drawn = chain::mix(self.session.map_or(self.arrival_ns, |_| self.thread.into()), draws::TENANT);
         match u64::from(tenants).saturating_sub(1) {
             0 => 0,
             _ if drawn % 100 < FIRST_TENANT_PERCENT => 0,

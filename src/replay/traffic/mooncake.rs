@@ -9,22 +9,20 @@
 //! * There are no sessions. A request continues the one whose whole prompt (two blocks at least) it begins with.
 //! * There is no text. The block behind the first, which all requests may share, stands for the first user message.
 
-use std::collections::HashMap;
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::Request;
 use super::chain::{mix, twice};
 use super::lines::{self, BLOCKS_MAX, Lines, Unusable};
-use super::{Open, Request, Source, Traffic, Window};
+use super::trace::{Continued, TOKENS_MAX, Trace};
 
 /// Tokens in a block of the public traces.
 pub const BLOCK_TOKENS: u32 = 512;
 
-/// Longest prompt or reply that is believed.
-pub(super) const TOKENS_MAX: u64 = 16 << 20;
 /// Longest trace, in milliseconds: a month.
 const SPAN_MS: u64 = 31 * 86_400_000;
 
@@ -36,70 +34,35 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-/// A trace in memory.
-#[derive(Debug)]
-pub struct Trace {
-    name: String,
-    block_tokens: u32,
-    requests: Vec<Request>,
+/// Reads a file; a name ending in `.zst` is decompressed.
+pub fn open(path: &Path, block_tokens: u32) -> Result<Trace, Unusable> {
+    read(lines::open(path)?, &path.display().to_string(), block_tokens)
 }
 
-impl Trace {
-    /// Reads a file; a name ending in `.zst` is decompressed.
-    pub fn open(path: &Path, block_tokens: u32) -> Result<Trace, Unusable> {
-        Trace::read(lines::open(path)?, &path.display().to_string(), block_tokens)
-    }
-
-    /// Reads lines; `name` is what errors call them.
-    pub fn read(from: impl BufRead, name: &str, block_tokens: u32) -> Result<Trace, Unusable> {
-        let (mut lines, mut blocks) = (Vec::new(), 0);
-        let mut from = Lines::new(from, name);
-        while let Some((number, text)) = from.next_line()? {
-            let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
-            let line = parse(text, block_tokens).map_err(refuse)?;
-            if lines.last().is_some_and(|before: &Line| before.timestamp > line.timestamp) {
-                return Err(refuse("an earlier timestamp than the line before: sort the trace by timestamp".into()));
-            }
-            if lines.first().is_some_and(|first: &Line| line.timestamp - first.timestamp > SPAN_MS) {
-                let what = "more than a month behind the first: milliseconds are expected; or cut the trace";
-                return Err(refuse(format!("timestamp {} is {what}", line.timestamp)));
-            }
-            blocks += line.hash_ids.len();
-            if blocks > BLOCKS_MAX {
-                return Err(refuse(format!("more than {BLOCKS_MAX} blocks until here: cut the trace")));
-            }
-            lines.push(line);
+/// Reads lines; `name` is what errors call them.
+pub fn read(from: impl BufRead, name: &str, block_tokens: u32) -> Result<Trace, Unusable> {
+    let (mut lines, mut blocks) = (Vec::new(), 0);
+    let mut from = Lines::new(from, name);
+    while let Some((number, text)) = from.next_line()? {
+        let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
+        let line = parse(text, block_tokens).map_err(refuse)?;
+        if lines.last().is_some_and(|before: &Line| before.timestamp > line.timestamp) {
+            return Err(refuse("an earlier timestamp than the line before: sort the trace by timestamp".into()));
         }
-        if lines.is_empty() {
-            return Err(Unusable::Empty { path: name.to_owned() });
+        if lines.first().is_some_and(|first: &Line| line.timestamp - first.timestamp > SPAN_MS) {
+            let what = "more than a month behind the first: milliseconds are expected; or cut the trace";
+            return Err(refuse(format!("timestamp {} is {what}", line.timestamp)));
         }
-        Ok(Trace { name: name.to_owned(), block_tokens, requests: requests(&lines, block_tokens) })
+        blocks += line.hash_ids.len();
+        if blocks > BLOCKS_MAX {
+            return Err(refuse(format!("more than {BLOCKS_MAX} blocks until here: cut the trace")));
+        }
+        lines.push(line);
     }
-
-    /// Requests in order of arrival.
-    pub(super) fn of(name: &str, block_tokens: u32, requests: Vec<Request>) -> Trace {
-        Trace { name: name.to_owned(), block_tokens, requests }
+    if lines.is_empty() {
+        return Err(Unusable::Empty { path: name.to_owned() });
     }
-
-    /// The requests, in order of arrival.
-    pub fn requests(&self) -> &[Request] {
-        &self.requests
-    }
-
-    /// Keeps the first `count` requests.
-    pub fn keep_first(&mut self, count: usize) {
-        self.requests.truncate(count);
-    }
-
-    /// Takes out what no engine could compute; how many those were.
-    pub fn drop_longer_than(&mut self, tokens: u32) -> usize {
-        let before = self.requests.len();
-        self.requests.retain(|request| request.prompt.saturating_add(request.output) <= tokens);
-        // Else the time before the first that is left would count as time in which nothing was asked.
-        let begins_ns = self.requests.first().map_or(0, |first| first.arrival_ns);
-        self.requests.iter_mut().for_each(|request| request.arrival_ns -= begins_ns);
-        before - self.requests.len()
-    }
+    Ok(Trace::of(name, block_tokens, requests(&lines, block_tokens)))
 }
 
 fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
@@ -128,7 +91,7 @@ fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
 }
 
 fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
-    let mut sessions = Sessions::default();
+    let mut sessions = Continued::default();
     let mut out = Vec::with_capacity(lines.len());
     let (mut gap_ms, begins_ms) = (0, lines.first().map_or(0, |first| first.timestamp));
     for batch in lines.chunk_by(|one, other| one.timestamp == other.timestamp) {
@@ -154,53 +117,4 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
         }
     }
     out
-}
-
-/// Which session a prompt continues, where nothing says so: the one whose whole prompt it begins with.
-#[derive(Default)]
-pub(super) struct Sessions(HashMap<u64, u64>);
-
-impl Sessions {
-    /// That of these chained blocks; a new one is called `number`. The first block may be everybody's.
-    pub(super) fn of(&mut self, blocks: &[u64], number: u64) -> u64 {
-        let session = blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied()).unwrap_or(number);
-        if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
-            self.0.insert(*last, session);
-        }
-        session
-    }
-}
-
-impl Source for Trace {
-    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
-        Box::new(Open::new(&self.requests, load))
-    }
-
-    fn block_tokens(&self) -> u32 {
-        self.block_tokens
-    }
-
-    fn window(&self, _load: f64) -> Window {
-        Window { from_ns: 0, until_ns: None }
-    }
-
-    fn describe(&self) -> String {
-        let prompt: u64 = self.requests.iter().map(|request| u64::from(request.prompt)).sum();
-        let output: u64 = self.requests.iter().map(|request| u64::from(request.output)).sum();
-        let (count, name) = (self.requests.len().max(1) as u64, &self.name);
-        let seconds = self.requests.last().map_or(0, |last| last.arrival_ns / 1_000_000_000);
-        format!(
-            "{name}: {count} requests in {seconds} s, {} prompt and {} output tokens in the mean",
-            prompt / count,
-            output / count
-        )
-    }
-
-    fn tokens_max(&self) -> u32 {
-        self.requests.iter().map(|request| request.prompt.saturating_add(request.output)).max().unwrap_or(0)
-    }
-
-    fn check(&self, _load: f64) -> Result<(), String> {
-        Ok(())
-    }
 }

@@ -23,7 +23,7 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 const RETRY_NS: u64 = 20_000_000;
 
 /// See the top of this file.
-pub struct Held {
+pub struct Queued {
     own: Own,
     waiting: HashMap<u64, Place>,
     /// Whom there is no place for.
@@ -38,10 +38,10 @@ pub struct Held {
     placed: HashMap<u64, usize>,
 }
 
-impl Held {
+impl Queued {
     /// Nobody waits.
-    pub fn new(stage: &Stage<'_>, queue: Queueing) -> Held {
-        Held {
+    pub fn new(stage: &Stage<'_>, queue: Queueing) -> Queued {
+        Queued {
             own: Own::new(stage, Settings { policy: Policy::Warm, queue, ..Settings::default() }),
             waiting: HashMap::new(),
             refused: Vec::new(),
@@ -110,7 +110,7 @@ fn newcomer(asked: &Asked, choice: &Choice) -> Newcomer {
     }
 }
 
-impl Chooser for Held {
+impl Chooser for Queued {
     fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         let Some(choice) = self.own.decide(asked) else {
             self.waiting.get(&asked.number).inspect(|place| self.look.closes(place.endpoint()));
@@ -199,7 +199,7 @@ mod tests {
 
     /// One engine whose cache holds 10,000 tokens and was read full but for 2,000 of them.
     struct Trial {
-        held: Held,
+        queued: Queued,
         fleet: Fleet,
     }
 
@@ -208,16 +208,16 @@ mod tests {
             let events = Delivery::default();
             let stage = Stage { weights: &[1], blocks: 625, block_tokens: 16, fronts: 1, events, seed: 1 };
             let fleet = Fleet::new(&crate::engine::profile::Profile::default(), &[1], false);
-            let mut trial = Trial { held: Held::new(&stage, queue), fleet };
+            let mut trial = Trial { queued: Queued::new(&stage, queue), fleet };
             assert_eq!(trial.ask(0, 0, &[(100, 8_000 - 64)], 0), Some(0), "nothing is known of its cache yet");
-            trial.held.scraped(0, &[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
+            trial.queued.scraped(0, &[Figures { running: 1, kv_usage: 0.8, ..Figures::default() }]);
             trial
         }
 
         fn ask(&mut self, number: u64, now_ns: u64, pieces: &[(u64, u32)], tenant: u16) -> Option<usize> {
             let request = prompt(pieces);
             let asked = Asked { number, now_ns, request: &request, block_tokens: 16, tenant };
-            self.held.choose(&asked, &self.fleet).map(|placed| placed.engine)
+            self.queued.choose(&asked, &self.fleet).map(|placed| placed.engine)
         }
     }
 
@@ -225,28 +225,28 @@ mod tests {
     fn one_without_room_goes_when_another_ends() {
         let mut trial = Trial::new(Queueing::On);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        assert_eq!(trial.held.turn(0, 1), Some(Turn::Ask(1)), "others may have come before it");
+        assert_eq!(trial.queued.turn(0, 1), Some(Turn::Ask(1)), "others may have come before it");
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        assert_eq!((trial.held.turn(0, 1), trial.held.turn(19 * MS, 1)), (None, None));
-        assert_eq!(trial.held.turn(20 * MS, 1), Some(Turn::Ask(1)));
+        assert_eq!((trial.queued.turn(0, 1), trial.queued.turn(19 * MS, 1)), (None, None));
+        assert_eq!(trial.queued.turn(20 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 20 * MS, &[(1, 1_500)], 0), None);
-        assert_eq!(trial.held.turn(21 * MS, 1), None);
-        trial.held.ended(0, 1);
-        assert_eq!(trial.held.turn(21 * MS, 1), Some(Turn::Ask(1)));
+        assert_eq!(trial.queued.turn(21 * MS, 1), None);
+        trial.queued.ended(0, 1);
+        assert_eq!(trial.queued.turn(21 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 21 * MS, &[(1, 1_500)], 0), Some(0));
-        assert_eq!((trial.held.turn(60 * MS, 1), trial.held.own.queue().waiting()), (None, 0));
+        assert_eq!((trial.queued.turn(60 * MS, 1), trial.queued.own.queue().waiting()), (None, 0));
     }
 
     #[test]
     fn who_waits_too_long_is_refused() {
         let mut trial = Trial::new(Queueing::On);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        trial.held.turn(0, 1);
+        trial.queued.turn(0, 1);
         let patience = PATIENCE_NS;
-        assert_eq!(trial.held.turn(patience - 1, 1), Some(Turn::Ask(1)));
+        assert_eq!(trial.queued.turn(patience - 1, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, patience - 1, &[(1, 1_500)], 0), None);
-        assert!(matches!(trial.held.turn(patience + RETRY_NS, 1), Some(Turn::Refuse(1, _))));
-        assert_eq!((trial.held.turn(patience + RETRY_NS, 1), trial.held.own.queue().waiting()), (None, 0));
+        assert!(matches!(trial.queued.turn(patience + RETRY_NS, 1), Some(Turn::Refuse(1, _))));
+        assert_eq!((trial.queued.turn(patience + RETRY_NS, 1), trial.queued.own.queue().waiting()), (None, 0));
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 1), None);
         assert_eq!(trial.ask(2, 0, &[(2, 32)], 1), Some(0), "the same tenant's");
         assert_eq!(trial.ask(3, 0, &[(3, 32)], 2), Some(0), "it begins where the first is");
-        trial.held.turn(0, 1);
+        trial.queued.turn(0, 1);
         assert_eq!(trial.ask(4, 0, &[(4, 32)], 2), None, "its tenant has had more by now");
         assert_eq!(trial.ask(5, 0, &[(5, 320)], 1), Some(0), "and the first's less");
     }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(Trial::new(Queueing::Off).ask(1, 0, &[(1, 1_500)], 0), Some(0));
         let mut trial = Trial::new(Queueing::Auto);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        (1_000..3_000).for_each(|number| trial.held.ended(number, 8_000));
+        (1_000..3_000).for_each(|number| trial.queued.ended(number, 8_000));
         let beginning = trial.ask(2, 0, &[(100, 7_936), (2, 320)], 0);
         assert_eq!(beginning, Some(0), "nearly all of it is there, and answers are long");
     }

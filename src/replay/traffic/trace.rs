@@ -1,0 +1,92 @@
+//! Requests that were written down, whichever format they came in ([`super::mooncake`], [`super::access`]).
+
+use std::collections::HashMap;
+
+use super::{Open, Request, Source, Traffic, Window};
+
+/// Longest prompt or reply that is believed.
+pub(super) const TOKENS_MAX: u64 = 16 << 20;
+
+/// A trace in memory.
+#[derive(Debug)]
+pub struct Trace {
+    name: String,
+    block_tokens: u32,
+    requests: Vec<Request>,
+}
+
+impl Trace {
+    /// Requests in order of arrival; `name` is what people know it by.
+    pub(super) fn of(name: &str, block_tokens: u32, requests: Vec<Request>) -> Trace {
+        Trace { name: name.to_owned(), block_tokens, requests }
+    }
+
+    /// The requests, in order of arrival.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// Keeps the first `count` requests.
+    pub fn keep_first(&mut self, count: usize) {
+        self.requests.truncate(count);
+    }
+
+    /// Takes out what no engine could compute; how many those were.
+    pub fn drop_longer_than(&mut self, tokens: u32) -> usize {
+        let before = self.requests.len();
+        self.requests.retain(|request| request.prompt.saturating_add(request.output) <= tokens);
+        // Else the time before the first that is left would count as time in which nothing was asked.
+        let begins_ns = self.requests.first().map_or(0, |first| first.arrival_ns);
+        self.requests.iter_mut().for_each(|request| request.arrival_ns -= begins_ns);
+        before - self.requests.len()
+    }
+}
+
+impl Source for Trace {
+    fn traffic(&self, load: f64) -> Box<dyn Traffic + '_> {
+        Box::new(Open::new(&self.requests, load))
+    }
+
+    fn block_tokens(&self) -> u32 {
+        self.block_tokens
+    }
+
+    fn window(&self, _load: f64) -> Window {
+        Window { from_ns: 0, until_ns: None }
+    }
+
+    fn describe(&self) -> String {
+        let prompt: u64 = self.requests.iter().map(|request| u64::from(request.prompt)).sum();
+        let output: u64 = self.requests.iter().map(|request| u64::from(request.output)).sum();
+        let (count, name) = (self.requests.len().max(1) as u64, &self.name);
+        let seconds = self.requests.last().map_or(0, |last| last.arrival_ns / 1_000_000_000);
+        format!(
+            "{name}: {count} requests in {seconds} s, {} prompt and {} output tokens in the mean",
+            prompt / count,
+            output / count
+        )
+    }
+
+    fn tokens_max(&self) -> u32 {
+        self.requests.iter().map(|request| request.prompt.saturating_add(request.output)).max().unwrap_or(0)
+    }
+
+    fn check(&self, _load: f64) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Which session a prompt continues, where nothing says so: the one whose whole prompt it begins with.
+#[derive(Default)]
+pub(super) struct Continued(HashMap<u64, u64>);
+
+impl Continued {
+    /// That of these chained blocks; a new one is called `number`. The first block may be everybody's.
+    pub(super) fn of(&mut self, blocks: &[u64], number: u64) -> u64 {
+        let session = blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied()).unwrap_or(number);
+        if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
+            self.0.insert(*last, session);
+        }
+        session
+    }
+}
