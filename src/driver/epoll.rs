@@ -2,6 +2,11 @@
 //!
 //! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
 //! began, once each, so that a fast peer cannot hold the others back.
+//!
+//! One connection's path: the kernel announces, which [`Epoll::note`] writes down; a visit ([`arrivals`]) accepts,
+//! receives, finds room or an end, or has [`splicing`] move bytes past us; what is sent is sent at once, and what the
+//! kernel does not take waits in the backlog until there is room. A close is over at once. [`handover`] takes a
+//! connection to another shard, [`state`] is what is kept of a socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
