@@ -293,7 +293,7 @@ impl Driver for Uring {
         socket.paused = true;
         if socket.breakage.broken {
             self.news.push_back(News::Fault(id));
-        } else if socket.receiving {
+        } else if socket.is_receiving() {
             self.cancel_receive(id);
         } else if socket.kind == Kind::Stream {
             self.watch_fault(id);
@@ -338,7 +338,7 @@ impl Driver for Uring {
         // One that is still spliced would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.
-        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
+        let asked = socket.is_receiving() && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
         told && (asked || socket::nothing_waits(&socket.fd))
     }
 

@@ -21,20 +21,17 @@ impl Uring {
         if socket.starved {
             socket::reset_on_close(&socket.fd);
         }
-        let splice = socket.splice.take();
-        let under_way = socket.under_way();
         socket.kind = Kind::Closing;
-        let operations = socket.operations;
+        let (under_way, splice) = (socket.under_way, socket.splice.take());
         if let Some(splice) = splice {
             self.pipes.end(*splice);
         }
-        if operations == 0 {
+        if under_way.is_empty() {
             self.sockets.remove(id);
             return;
         }
-        debug_assert_eq!(under_way.clone().count(), usize::from(operations), "each is cancelled by its name");
         self.closing += 1;
-        for purpose in under_way {
+        for purpose in under_way.iter() {
             let outcome = self.ring.cancel(purpose, id);
             self.note(outcome);
         }
@@ -46,7 +43,7 @@ impl Uring {
 
     /// The descriptor goes once no operation names it.
     pub(super) fn drop_if_over(&mut self, id: SocketId) {
-        if self.is_closing(id) && self.sockets.get(id).is_some_and(|socket| socket.operations == 0) {
+        if self.is_closing(id) && self.sockets.get(id).is_some_and(|socket| socket.under_way.is_empty()) {
             self.sockets.remove(id);
             self.closing -= 1;
         }

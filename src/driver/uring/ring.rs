@@ -46,7 +46,7 @@ pub(super) enum Purpose {
     Cancel,
 }
 
-const PURPOSES: [Purpose; 8] = [
+pub(super) const PURPOSES: [Purpose; 8] = [
     Purpose::Accept,
     Purpose::Receive,
     Purpose::Send,
