@@ -221,4 +221,9 @@ pub trait Driver: HandOver {
     fn buffers_out(&self) -> u64 {
         0
     }
+
+    /// How often the kernel kept back what had happened, as there was no room to tell of it, until it was asked again.
+    fn overflows(&self) -> u64 {
+        0
+    }
 }

@@ -3,9 +3,9 @@
 //! One connection's path: a poll tells [`accepting`] that it waits, or that a connect of ours is over; an accepted one
 //! may go to another shard ([`handover`]). [`arming`] begins what goes on until it is told to end; [`arrivals`] says
 //! what each completion means, and what the shard is told of it; [`reading`] takes large pieces, [`splicing`] has them
-//! go past us. What is sent gathers in [`outbox`]; [`sending`] hands it over with the turn's end, and sees what became of
-//! it. [`closing`] ends what is under way, then the socket. Below them: [`ring`], the kernel's two queues, [`buffers`],
-//! what it receives into, and [`state`], what is kept of a socket.
+//! go past us. What is sent gathers in [`outbox`]; [`sending`] hands it over with the turn's end, and sees what became
+//! of it. [`closing`] ends what is under way, then the socket. Below them: [`ring`], the kernel's two queues,
+//! [`buffers`], what it receives into, and [`state`], what is kept of a socket.
 //!
 //! A connection of ours has one receive that goes on completing, into small buffers that the kernel chooses, while it
 //! brings small pieces: streams. Long replies, and whatever clients send, are waited for by a poll and read in large
@@ -43,7 +43,7 @@ use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::Buffers;
 use outbox::Outbox;
-use ring::{Completed, Ring};
+use ring::{Completed, Ring, SIZES};
 use state::{Kind, Socket};
 
 /// What the driver itself has to tell, besides what the kernel completed.
@@ -96,12 +96,20 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// A driver without sockets, for the calling thread only.
+    /// A driver without sockets, for the calling thread only. Its queues are as large as memory allows.
     ///
     /// # Errors
     /// When the kernel gives no ring: forbidden, too old, or no memory for it (`RLIMIT_MEMLOCK`).
     pub fn new() -> io::Result<Uring> {
-        let ring = Ring::new()?;
+        Uring::with_queues(&SIZES)
+    }
+
+    /// The same with queues of the first of these sizes, operations and completions, that there is memory for.
+    ///
+    /// # Errors
+    /// As of [`Uring::new`].
+    pub fn with_queues(sizes: &[(u32, u32)]) -> io::Result<Uring> {
+        let ring = Ring::new(sizes)?;
         let buffers = Buffers::register(&ring)?;
         ring.enable()?;
         Ok(Uring {
@@ -356,6 +364,10 @@ impl Driver for Uring {
 
     fn buffers_out(&self) -> u64 {
         self.buffers_out
+    }
+
+    fn overflows(&self) -> u64 {
+        self.ring.overflows()
     }
 }
 
