@@ -46,7 +46,7 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// The smallest of the product's rings, which little lockable memory leaves: a turn completes more than its queue holds.
+/// The smallest of the product's rings, for where little may be locked: a turn completes more than its queue holds.
 mod on_a_narrow_ring {
     fn alone(name: &str, overflows: impl FnOnce() -> u64) {
         if crate::uring_or_say_why().is_some() {

@@ -266,10 +266,10 @@ impl Ring {
     /// what completed to `completed`. When it returns, every send is over: those without a completion in full.
     ///
     /// # Errors
-    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then. The process ends with
-    /// that, and the streams of the other shards with it: whose completion it was cannot be told, so that its connection
-    /// would neither be served nor closed ever, nor could the shard end its own and begin anew, as it would wait for that
-    /// one. The kernel loses one only where its queue is full and there is no memory for a few dozen bytes.
+    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then. The process ends
+    /// with that, and the streams of the other shards with it: whose completion it was cannot be told, so that its
+    /// connection would neither be served nor closed ever, nor could the shard end its own and begin anew, as it would
+    /// wait for that one. The kernel loses one only where the queue is full and it has no memory for a few dozen bytes.
     pub(super) fn enter(&mut self, timeout: Duration, completed: &mut Vec<Completed>) -> io::Result<()> {
         let spec = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
         let args = SubmitArgs::new().timespec(&spec);
