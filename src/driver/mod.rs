@@ -8,6 +8,7 @@ mod backlog;
 mod descriptors;
 pub mod epoll;
 mod fault;
+mod not_now;
 pub mod socket;
 mod splice;
 pub mod uring;
@@ -21,9 +22,6 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Where descriptors are scarce, or the kernel refuses, accepting is tried again after this long, in microseconds. Nothing
-/// tells when it is otherwise.
-const STALL: u64 = 50_000;
 /// Connections accepted from one listener in a row.
 const ACCEPTS_PER_VISIT: u32 = 16;
 

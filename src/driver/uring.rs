@@ -38,8 +38,9 @@ use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
 use super::descriptors::Descriptors;
+use super::not_now::NotNow;
 use super::splice::Pipes;
-use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::Buffers;
 use outbox::Outbox;
@@ -87,10 +88,7 @@ pub struct Uring {
     /// Closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
-    /// Listeners that give none now, and when they are tried again.
-    stalled: Vec<SocketId>,
-    stalled_until: u64,
-    accept_stalls: u64,
+    not_now: NotNow,
     /// Why the ring is of no use any more; told by the next wait.
     failure: Option<io::Error>,
 }
@@ -130,9 +128,7 @@ impl Uring {
             accepting: true,
             closing: 0,
             descriptors: Descriptors::default(),
-            stalled: Vec::new(),
-            stalled_until: 0,
-            accept_stalls: 0,
+            not_now: NotNow::default(),
             failure: None,
         })
     }
@@ -242,8 +238,9 @@ impl Driver for Uring {
         }
         self.buffers.publish();
         let pending = !self.news.is_empty() || !self.completed.is_empty();
-        let stall = Duration::from_micros(if self.stalled.is_empty() { u64::MAX } else { STALL });
-        self.enter(if pending { Duration::ZERO } else { timeout.min(stall) })
+        let tries_again = !self.not_now.is_empty() && self.accepting;
+        let pause = if tries_again { self.not_now.wait(self.now()) } else { Duration::MAX };
+        self.enter(if pending { Duration::ZERO } else { timeout.min(pause) })
     }
 
     fn next(&mut self) -> Option<Completion> {
@@ -359,7 +356,7 @@ impl Driver for Uring {
     }
 
     fn accept_stalls(&self) -> u64 {
-        self.accept_stalls
+        self.not_now.times
     }
 
     fn buffers_out(&self) -> u64 {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use super::state::Kind;
 use super::{News, Uring};
 use crate::driver::descriptors::Arrival;
-use crate::driver::{Completion, Driver, STALL, SocketId, Tag};
+use crate::driver::{Completion, Driver, SocketId, Tag};
 
 /// How often the kernel is asked to end the polls at listeners: tens of thousands of clients may have been closed before.
 const UNWATCH_TRIES: u32 = 4_096;
@@ -47,11 +47,7 @@ impl Uring {
                 Arrival::Died => {}
                 Arrival::Nothing => break,
                 Arrival::NotNow => {
-                    if !self.stalled.contains(&id) {
-                        self.stalled.push(id);
-                    }
-                    self.accept_stalls += 1;
-                    self.stalled_until = self.now() + STALL;
+                    self.not_now.note(id, self.now());
                     return None;
                 }
             }

@@ -99,8 +99,8 @@ impl Uring {
             }
         }
         self.hungry.clear();
-        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
-            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
+        if !self.not_now.is_empty() && self.accepting {
+            self.not_now.take_due(self.now()).into_iter().for_each(|id| self.arm(id));
         }
     }
 }
