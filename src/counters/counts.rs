@@ -110,6 +110,7 @@ counts! {
     "client_bytes_out", "Bytes sent to clients." => BytesOut;
     "spliced_bytes", "Bytes of long opaque replies that passed inside the kernel." => BytesSpliced;
     "receive_buffers_out", "Times that bytes waited a turn because no receive buffer was left." => BuffersOut;
+    "completion_overflows", "Times that the ring's queue of completions was full, and the kernel was asked once more for those behind." => CompletionsOver;
     "accept_stalls", "Times that accepting was put off because descriptors or memory are scarce or the kernel refuses, or that there was no room to watch a client (fs.epoll.max_user_watches)." => AcceptStalled;
     "accept_pauses", "Times that a shard had as many clients as it may (connections_max): further ones wait in the kernel's queue." => AcceptPaused;
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;

@@ -2,6 +2,11 @@
 //!
 //! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
 //! began, once each, so that a fast peer cannot hold the others back.
+//!
+//! One connection's path: the kernel announces, which [`Epoll::note`] writes down; a visit ([`arrivals`]) accepts,
+//! receives, finds room or an end, or has [`splicing`] move bytes past us; what is sent is sent at once, and what the
+//! kernel does not take waits in the backlog until there is room. A close is over at once. [`handover`] takes a
+//! connection to another shard, [`state`] is what is kept of a socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -20,8 +25,9 @@ mod state;
 
 use super::backlog::{JOINED_BYTES_MAX, SEGMENTS_MAX, transmit};
 use super::descriptors::Descriptors;
+use super::not_now::NotNow;
 use super::splice::Pipes;
-use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use state::{Kind, Socket};
@@ -42,10 +48,7 @@ pub struct Epoll {
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
-    /// Listeners that give none now, and when they are tried again.
-    stalled: Vec<SocketId>,
-    stalled_until: u64,
-    accept_stalls: u64,
+    not_now: NotNow,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
     /// Short pieces of one send, side by side.
@@ -68,9 +71,7 @@ impl Epoll {
             listeners: Vec::new(),
             accepting: true,
             descriptors: Descriptors::default(),
-            stalled: Vec::new(),
-            stalled_until: 0,
-            accept_stalls: 0,
+            not_now: NotNow::default(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             joined: Vec::with_capacity(JOINED_BYTES_MAX),
@@ -177,7 +178,7 @@ impl Driver for Epoll {
             && let Some(socket) = self.sockets.get_mut(id)
         {
             // Nothing would ever tell of it: whoever keeps a place for it hears so now.
-            self.accept_stalls += 1;
+            self.not_now.times += 1;
             socket.over = true;
             socket.breakage.note(error);
             Self::enqueue(&mut self.ready, id, socket);
@@ -199,7 +200,7 @@ impl Driver for Epoll {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        let timeout = timeout.min(self.try_stalled());
+        let timeout = timeout.min(self.try_again());
         let timeout = if self.ready.is_empty() { timeout } else { Duration::ZERO };
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
         let mut events = std::mem::take(&mut self.events);
@@ -340,6 +341,6 @@ impl Driver for Epoll {
     }
 
     fn accept_stalls(&self) -> u64 {
-        self.accept_stalls
+        self.not_now.times
     }
 }

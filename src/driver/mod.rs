@@ -8,6 +8,7 @@ mod backlog;
 mod descriptors;
 pub mod epoll;
 mod fault;
+mod not_now;
 pub mod socket;
 mod splice;
 pub mod uring;
@@ -21,9 +22,6 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Where descriptors are scarce, or the kernel refuses, accepting is tried again after this long, in microseconds. Nothing
-/// tells when it is otherwise.
-const STALL: u64 = 50_000;
 /// Connections accepted from one listener in a row.
 const ACCEPTS_PER_VISIT: u32 = 16;
 
@@ -219,6 +217,11 @@ pub trait Driver: HandOver {
 
     /// How often a connection had bytes and no receive buffer was left for them; it waited for the next turn.
     fn buffers_out(&self) -> u64 {
+        0
+    }
+
+    /// How often the kernel kept back what had happened, as there was no room to tell of it, until it was asked again.
+    fn overflows(&self) -> u64 {
         0
     }
 }

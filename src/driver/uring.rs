@@ -1,5 +1,12 @@
 //! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
 //!
+//! One connection's path: a poll tells [`accepting`] that it waits, or that a connect of ours is over; an accepted one
+//! may go to another shard ([`handover`]). [`arming`] begins what goes on until it is told to end; [`arrivals`] says
+//! what each completion means, and what the shard is told of it; [`reading`] takes large pieces, [`splicing`] has them
+//! go past us. What is sent gathers in [`outbox`]; [`sending`] hands it over with the turn's end, and sees what became
+//! of it. [`closing`] ends what is under way, then the socket. Below them: [`ring`], the kernel's two queues,
+//! [`buffers`], what it receives into, and [`state`], what is kept of a socket.
+//!
 //! A connection of ours has one receive that goes on completing, into small buffers that the kernel chooses, while it
 //! brings small pieces: streams. Long replies, and whatever clients send, are waited for by a poll and read in large
 //! pieces; new connections are accepted behind a poll too, no more than there are places for.
@@ -31,17 +38,14 @@ use rustix::net::Shutdown;
 
 use super::backlog::{SEGMENTS_MAX, transmit};
 use super::descriptors::Descriptors;
+use super::not_now::NotNow;
 use super::splice::Pipes;
-use super::{Completion, Driver, Lease, STALL, Segment, SocketId, Tag, socket};
+use super::{Completion, Driver, Lease, Segment, SocketId, Tag, socket};
 use crate::slots::Slots;
 use buffers::Buffers;
 use outbox::Outbox;
-use ring::{Completed, Ring};
+use ring::{Completed, Ring, SIZES};
 use state::{Kind, Socket};
-
-/// On the way out: how often the kernel is waited for in vain. It ends some twenty operations in one enter.
-const END_TRIES: u32 = 100;
-const END_WAIT: Duration = Duration::from_millis(10);
 
 /// What the driver itself has to tell, besides what the kernel completed.
 #[derive(Clone, Copy)]
@@ -84,21 +88,26 @@ pub struct Uring {
     /// Closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
-    /// Listeners that give none now, and when they are tried again.
-    stalled: Vec<SocketId>,
-    stalled_until: u64,
-    accept_stalls: u64,
+    not_now: NotNow,
     /// Why the ring is of no use any more; told by the next wait.
     failure: Option<io::Error>,
 }
 
 impl Uring {
-    /// A driver without sockets, for the calling thread only.
+    /// A driver without sockets, for the calling thread only. Its queues are as large as memory allows.
     ///
     /// # Errors
     /// When the kernel gives no ring: forbidden, too old, or no memory for it (`RLIMIT_MEMLOCK`).
     pub fn new() -> io::Result<Uring> {
-        let ring = Ring::new()?;
+        Uring::with_queues(&SIZES)
+    }
+
+    /// The same with queues of the first of these sizes, operations and completions, that there is memory for.
+    ///
+    /// # Errors
+    /// As of [`Uring::new`].
+    pub fn with_queues(sizes: &[(u32, u32)]) -> io::Result<Uring> {
+        let ring = Ring::new(sizes)?;
         let buffers = Buffers::register(&ring)?;
         ring.enable()?;
         Ok(Uring {
@@ -119,9 +128,7 @@ impl Uring {
             accepting: true,
             closing: 0,
             descriptors: Descriptors::default(),
-            stalled: Vec::new(),
-            stalled_until: 0,
-            accept_stalls: 0,
+            not_now: NotNow::default(),
             failure: None,
         })
     }
@@ -132,6 +139,11 @@ impl Uring {
     }
 
     /// A socket that the shard has not closed.
+    fn living(&self, id: SocketId) -> Option<&Socket> {
+        self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)
+    }
+
+    /// The same, to change it.
     fn live(&mut self, id: SocketId) -> Option<&mut Socket> {
         self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing)
     }
@@ -226,8 +238,9 @@ impl Driver for Uring {
         }
         self.buffers.publish();
         let pending = !self.news.is_empty() || !self.completed.is_empty();
-        let stall = Duration::from_micros(if self.stalled.is_empty() { u64::MAX } else { STALL });
-        self.enter(if pending { Duration::ZERO } else { timeout.min(stall) })
+        let tries_again = !self.not_now.is_empty() && self.accepting;
+        let pause = if tries_again { self.not_now.wait(self.now()) } else { Duration::MAX };
+        self.enter(if pending { Duration::ZERO } else { timeout.min(pause) })
     }
 
     fn next(&mut self) -> Option<Completion> {
@@ -285,7 +298,7 @@ impl Driver for Uring {
         socket.paused = true;
         if socket.breakage.broken {
             self.news.push_back(News::Fault(id));
-        } else if socket.receiving {
+        } else if socket.is_receiving() {
             self.cancel_receive(id);
         } else if socket.kind == Kind::Stream {
             self.watch_fault(id);
@@ -313,26 +326,7 @@ impl Driver for Uring {
     }
 
     fn close(&mut self, id: SocketId) {
-        self.send_now(id);
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing) else { return };
-        if socket.starved {
-            socket::reset_on_close(&socket.fd);
-        }
-        if let Some(splice) = socket.splice.take() {
-            self.pipes.end(*splice);
-        }
-        let under_way = socket.under_way();
-        socket.kind = Kind::Closing;
-        if socket.operations == 0 {
-            self.sockets.remove(id);
-            return;
-        }
-        debug_assert_eq!(under_way.clone().count(), usize::from(socket.operations), "each is cancelled by its name");
-        self.closing += 1;
-        for purpose in under_way {
-            let outcome = self.ring.cancel(purpose, id);
-            self.note(outcome);
-        }
+        self.begin_close(id);
     }
 
     fn abort(&mut self, id: SocketId) {
@@ -344,54 +338,40 @@ impl Driver for Uring {
     }
 
     fn is_quiet(&self, id: SocketId) -> bool {
-        let Some(socket) = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing) else { return false };
+        let Some(socket) = self.living(id) else { return false };
         let told = socket.undelivered == 0 && !socket.over && !socket.breakage.broken && socket.parked.is_none();
         // One that is still spliced would have the next reply go where the last one went.
         let told = told && socket.splice.is_none();
         // A receive tells of what came, but for what the kernel has not come to yet.
-        let asked = socket.receiving && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
+        let asked = socket.is_receiving() && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
         told && (asked || socket::nothing_waits(&socket.fd))
     }
 
     fn nothing_waits(&self, id: SocketId) -> bool {
-        let living = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing);
-        living.is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
+        self.living(id).is_none_or(|socket| self.is_quiet(id) && socket::nothing_waits(&socket.fd))
     }
 
     fn acknowledged(&self, id: SocketId) -> Option<u64> {
-        let socket = self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)?;
-        socket::acknowledged(socket.fd.as_fd())
+        socket::acknowledged(self.living(id)?.fd.as_fd())
     }
 
     fn accept_stalls(&self) -> u64 {
-        self.accept_stalls
+        self.not_now.times
     }
 
     fn buffers_out(&self) -> u64 {
         self.buffers_out
+    }
+
+    fn overflows(&self) -> u64 {
+        self.ring.overflows()
     }
 }
 
 impl Drop for Uring {
     /// The kernel may write into the buffers until the last receive is over.
     fn drop(&mut self) {
-        self.release_lease();
-        self.sockets.keys().into_iter().for_each(|id| self.close(id));
-        let (mut tries, mut closing) = (0, self.closing);
-        while tries < END_TRIES {
-            while let Some(completion) = self.next() {
-                // It came before the kernel knew.
-                if let Completion::Accepted { socket, .. } = completion {
-                    self.close(socket);
-                }
-            }
-            if self.sockets.is_empty() || self.wait(END_WAIT).is_err() {
-                break;
-            }
-            tries = if self.closing < closing { 0 } else { tries + 1 };
-            closing = self.closing;
-        }
-        if !self.sockets.is_empty() {
+        if !self.end_all() {
             self.buffers.keep_for_good();
         }
     }

@@ -131,6 +131,7 @@ pub struct Shard<D> {
     accepting: bool,
     /// As the driver had counted at the end of the last turn.
     buffers_out: u64,
+    overflows: u64,
     accept_stalls: u64,
     /// None where its driver cannot.
     neighbours: Option<Neighbours>,
@@ -188,6 +189,7 @@ impl<D: Driver> Shard<D> {
             audit_at: now + setup.seed % audit::WALK,
             accepting: true,
             buffers_out: 0,
+            overflows: 0,
             accept_stalls: 0,
             neighbours: None,
             drain_until: None,
@@ -310,6 +312,11 @@ impl<D: Driver> Shard<D> {
         if buffers_out != self.buffers_out {
             stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
             self.buffers_out = buffers_out;
+        }
+        let overflows = self.driver.overflows();
+        if overflows != self.overflows {
+            stats.add(Count::CompletionsOver, overflows - self.overflows);
+            self.overflows = overflows;
         }
         let accept_stalls = self.driver.accept_stalls();
         if accept_stalls != self.accept_stalls {

@@ -79,6 +79,13 @@ fn uring() -> Uring {
     Uring::new().unwrap()
 }
 
+/// A ring that has room for few completions at a time: the kernel must keep the others back.
+fn narrow_uring(operations: u32, completions: u32) -> Uring {
+    let driver = Uring::with_queues(&[(operations, completions)]).unwrap();
+    assert_eq!(driver.queue_sizes(), (operations, completions));
+    driver
+}
+
 /// A ring, or none where this kernel has none to give.
 fn uring_or_say_why() -> Option<Uring> {
     untested::has_ring("the io_uring driver").then(uring)

@@ -35,8 +35,8 @@ struct Play {
     fault: Option<String>,
 }
 
-/// The outcome of each connection.
-pub fn play<D: Driver>(driver: D, steps: &[Step], patience: u32) -> Vec<Outcome> {
+/// The outcome of each connection, and how often completions found their queue full.
+pub fn play<D: Driver>(driver: D, steps: &[Step], patience: u32) -> (Vec<Outcome>, u64) {
     let mut turns = Turns::new(driver);
     let lines = (0..LINES / 2).flat_map(|_| turns.two()).map(|(id, tag, peer)| Line::new(id, tag, peer)).collect();
     let mut play = Play { lines, fault: None };
@@ -55,7 +55,7 @@ pub fn play<D: Driver>(driver: D, steps: &[Step], patience: u32) -> Vec<Outcome>
     for _ in 0..3 {
         play.turn(&mut turns, Duration::from_millis(1));
     }
-    play.outcomes(&turns)
+    (play.outcomes(&turns), turns.driver.overflows())
 }
 
 impl Play {

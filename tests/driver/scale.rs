@@ -46,10 +46,38 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// More connections than the ring has entries, with more bytes than it has buffers.
+/// The smallest of the product's rings, for where little may be locked: a turn completes more than its queue holds.
+mod on_a_narrow_ring {
+    fn alone(name: &str, overflows: impl FnOnce() -> u64) {
+        if crate::uring_or_say_why().is_some() {
+            let name = format!("{}::{name}", module_path!());
+            let body = || assert!(overflows() > 0, "its queue was never full");
+            crate::alone::alone(crate::test_name(&name), body);
+        }
+    }
+
+    #[test]
+    fn everyone_at_once_loses_nothing() {
+        alone("everyone_at_once_loses_nothing", || super::everyone_at_once(crate::narrow_uring(32, 128)));
+    }
+
+    #[test]
+    fn who_has_sent_something_is_known_among_those_who_are_closed() {
+        alone("who_has_sent_something_is_known_among_those_who_are_closed", || {
+            super::some_have_sent_something(crate::narrow_uring(32, 128))
+        });
+    }
+}
+
 fn everyone_at_once_loses_nothing<D: Driver>(driver: fn() -> D) {
+    everyone_at_once(driver());
+}
+
+/// More connections than the ring has entries, with more bytes than it has buffers. Answers how often completions found
+/// their queue full.
+fn everyone_at_once<D: Driver>(driver: D) -> u64 {
     let count = 1_500.min((descriptors(4_000) as usize - 100) / 2);
-    let mut turns = Turns::new(driver());
+    let mut turns = Turns::new(driver);
     let listener = socket::listener(([127, 0, 0, 1], 0).into()).unwrap();
     let address = socket::bound_address(&listener).unwrap();
     rustix::io::ioctl_fionbio(&listener, false).unwrap();
@@ -116,6 +144,7 @@ fn everyone_at_once_loses_nothing<D: Driver>(driver: fn() -> D) {
     for (_, tag) in lines.iter().skip(1).step_by(2) {
         turns.until_told(*tag, Told::Failed);
     }
+    turns.driver.overflows()
 }
 
 /// The driver is both ends, so that descriptors and memory are its own.
@@ -311,10 +340,15 @@ fn without_descriptors_a_close_makes_room_for_the_last<D: Driver>(driver: fn() -
     assert_eq!(last, 10, "on {}", D::NAME);
 }
 
-/// As a drain begins: closing more of them than the ring has entries hands those over in the middle of a turn.
 fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver: fn() -> D) {
+    some_have_sent_something(driver());
+}
+
+/// As a drain begins: closing more of them than the ring has entries hands those over in the middle of a turn. Answers
+/// how often completions found their queue full.
+fn some_have_sent_something<D: Driver>(driver: D) -> u64 {
     let count = 2_500.min((descriptors(8_000) as usize - 1_200) / 2);
-    let mut turns = Turns::new(driver());
+    let mut turns = Turns::new(driver);
     let mut lines: Vec<_> = (0..count).map(|_| turns.accept()).collect();
     turns.settle();
     let asks = |at: &usize| at.is_multiple_of(7);
@@ -327,6 +361,7 @@ fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver:
         }
     }
     lines.iter().enumerate().filter(|(at, _)| asks(at)).for_each(|(_, (_, tag, _))| turns.until_received(*tag, 5));
+    turns.driver.overflows()
 }
 
 /// The kernel finds what a closed connection has under way without a walk over that of all others.

@@ -1,6 +1,7 @@
 //! Seeded scripts, played on both drivers: what the far ends and the driver's owner see is the same.
 
 use warmfront::driver::Driver;
+use warmfront::driver::uring::Uring;
 
 use crate::play::{Outcome, play};
 use crate::random::Random;
@@ -76,9 +77,15 @@ fn draw(seed: u64) -> Vec<Step> {
     (0..steps).map(draw).collect()
 }
 
-/// What is not the same, if anything is.
-fn difference<A: Driver, B: Driver>(one: fn() -> A, other: fn() -> B, steps: &[Step], patience: u32) -> Option<String> {
-    let (ones, others) = (play(one(), steps, patience), play(other(), steps, patience));
+/// What is not the same, if anything is. `overflows` has what the other counts of them added.
+fn difference<A: Driver, B: Driver>(
+    (one, other): (fn() -> A, fn() -> B),
+    steps: &[Step],
+    patience: u32,
+    overflows: &mut u64,
+) -> Option<String> {
+    let ((ones, _), (others, overflown)) = (play(one(), steps, patience), play(other(), steps, patience));
+    *overflows += overflown;
     let faulty = |outcomes: &[Outcome]| outcomes.iter().find_map(|outcome| outcome.fault.clone());
     if let Some(fault) = faulty(&ones).or(faulty(&others)) {
         return Some(fault);
@@ -89,19 +96,34 @@ fn difference<A: Driver, B: Driver>(one: fn() -> A, other: fn() -> B, steps: &[S
 
 #[test]
 fn both_drivers_play_a_script_alike() {
-    if crate::uring_or_say_why().is_none() {
-        return;
+    if crate::uring_or_say_why().is_some() {
+        play_alike(crate::uring);
     }
+}
+
+/// Its queue of completions is full nearly always.
+#[test]
+fn the_narrowest_ring_plays_a_script_alike() {
+    if crate::uring_or_say_why().is_some() {
+        let overflows = play_alike(|| crate::narrow_uring(1, 2));
+        assert!(overflows > 0, "its queue was never full");
+    }
+}
+
+/// Answers how often completions found their queue full.
+fn play_alike(uring: fn() -> Uring) -> u64 {
+    let mut overflows = 0;
     let replayed = number("WARMFRONT_DRIVER_SEED");
     let first = replayed.unwrap_or(0);
     let count = if replayed.is_some() { 1 } else { number("WARMFRONT_DRIVER_SCRIPTS").unwrap_or(SCRIPTS) };
     for seed in first..first + count {
         let steps = draw(seed);
         // A machine that is busy elsewhere may be late with what it carries: a difference must outlast patience.
-        let found = difference(crate::epoll, crate::uring, &steps, 1)
-            .and_then(|_| difference(crate::epoll, crate::uring, &steps, 12));
+        let found = difference((crate::epoll, uring), &steps, 1, &mut overflows)
+            .and_then(|_| difference((crate::epoll, uring), &steps, 12, &mut overflows));
         if let Some(found) = found {
             panic!("WARMFRONT_DRIVER_SEED={seed} cargo test --test driver scripts\n{found}\n{steps:?}");
         }
     }
+    overflows
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::Epoll;
 use super::state::Kind;
-use super::{Epoll, STALL};
 use crate::driver::descriptors::Arrival;
 use crate::driver::fault::Fault;
 use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, Lease, SocketId, Tag};
@@ -75,11 +75,7 @@ impl Epoll {
                 Arrival::Died => {}
                 Arrival::Nothing => return None,
                 Arrival::NotNow => {
-                    if !self.stalled.contains(&id) {
-                        self.stalled.push(id);
-                    }
-                    self.accept_stalls += 1;
-                    self.stalled_until = self.now() + STALL;
+                    self.not_now.note(id, self.now());
                     return None;
                 }
             }
@@ -90,19 +86,17 @@ impl Epoll {
     }
 
     /// Tries listeners again that gave none, once it is time; how long to sleep at most until then.
-    pub(super) fn try_stalled(&mut self) -> Duration {
-        if self.stalled.is_empty() {
+    pub(super) fn try_again(&mut self) -> Duration {
+        if self.not_now.is_empty() {
             return Duration::MAX;
         }
-        let wait = self.stalled_until.saturating_sub(self.now());
-        if wait == 0 {
-            for id in std::mem::take(&mut self.stalled) {
-                if let Some(socket) = self.sockets.get_mut(id) {
-                    Self::enqueue(&mut self.ready, id, socket);
-                }
+        let now = self.now();
+        for id in self.not_now.take_due(now) {
+            if let Some(socket) = self.sockets.get_mut(id) {
+                Self::enqueue(&mut self.ready, id, socket);
             }
         }
-        Duration::from_micros(wait)
+        self.not_now.wait(now)
     }
 
     pub(super) fn receive(&mut self, id: SocketId) -> Option<Completion> {

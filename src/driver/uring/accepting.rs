@@ -5,21 +5,15 @@
 
 use std::net::SocketAddr;
 
-use super::ring::Completed;
 use super::state::Kind;
 use super::{News, Uring};
 use crate::driver::descriptors::Arrival;
-use crate::driver::{ACCEPTS_PER_VISIT, Completion, Driver, STALL, SocketId, Tag};
+use crate::driver::{Completion, Driver, SocketId, Tag};
 
 /// How often the kernel is asked to end the polls at listeners: tens of thousands of clients may have been closed before.
 const UNWATCH_TRIES: u32 = 4_096;
 
 impl Uring {
-    pub(super) fn accept_completed(&mut self, completed: Completed) -> Option<Completion> {
-        self.note_last(&completed);
-        self.accept_next(completed.id, ACCEPTS_PER_VISIT)
-    }
-
     /// Asks no poll. One that is under way would keep its listener open beyond the close, for a turn in which the kernel
     /// takes connections that nobody will: so it ends first, as do those of closed connections, whose descriptors may be
     /// wanted.
@@ -34,7 +28,7 @@ impl Uring {
     }
 
     fn is_polled(&self, listener: SocketId) -> bool {
-        self.sockets.get(listener).is_some_and(|listener| listener.operations > 0)
+        self.sockets.get(listener).is_some_and(|listener| !listener.under_way.is_empty())
     }
 
     /// Takes the next connection, unless `most` are taken or none are wanted.
@@ -42,7 +36,7 @@ impl Uring {
         if !self.accepting {
             return None;
         }
-        let listener = self.sockets.get(id).filter(|socket| socket.kind == Kind::Listener && !socket.receiving)?;
+        let listener = self.sockets.get(id).filter(|socket| socket.kind == Kind::Listener && !socket.is_receiving())?;
         for left in (0..most).rev() {
             match self.descriptors.accept(&listener.fd) {
                 Arrival::Connection(connection, peer) => {
@@ -53,11 +47,7 @@ impl Uring {
                 Arrival::Died => {}
                 Arrival::Nothing => break,
                 Arrival::NotNow => {
-                    if !self.stalled.contains(&id) {
-                        self.stalled.push(id);
-                    }
-                    self.accept_stalls += 1;
-                    self.stalled_until = self.now() + STALL;
+                    self.not_now.note(id, self.now());
                     return None;
                 }
             }

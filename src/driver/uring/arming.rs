@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::ring::Purpose;
-use super::state::Kind;
+use super::state::{Kind, Socket};
 use super::{News, Uring};
 use crate::driver::{Driver, SocketId};
 
@@ -11,7 +11,7 @@ impl Uring {
     /// Begins to receive, or to accept.
     pub(super) fn arm(&mut self, id: SocketId) {
         match self.sockets.get(id) {
-            Some(socket) if socket.receiving => {}
+            Some(socket) if socket.is_receiving() => {}
             // Paused before it stood.
             Some(socket) if socket.paused => self.watch_fault(id),
             Some(socket) if socket.splice.is_some() || socket.breakage.broken || socket.readable => self.visit_soon(id),
@@ -39,19 +39,19 @@ impl Uring {
     pub(super) fn arm_ring(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
-        let outcome = match socket.kind {
-            Kind::Listener => self.ring.poll_listener(id, fd),
+        let (purpose, outcome) = match socket.kind {
+            Kind::Listener => (Purpose::Accept, self.ring.poll_listener(id, fd)),
             Kind::Stream if socket.bulk => return self.await_bytes(id),
-            Kind::Stream => self.ring.receive(id, fd),
+            Kind::Stream => (Purpose::Receive, self.ring.receive(id, fd)),
             _ => return,
         };
-        (socket.receiving, socket.cancelled, socket.armed_in) = (true, false, self.turns);
-        socket.operations += 1;
+        socket.under_way.begin(purpose);
+        (socket.cancelled, socket.armed_in) = (false, self.turns);
         self.note(outcome);
     }
 
     pub(super) fn cancel_receive(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.receiving && !socket.cancelled) else {
+        let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.is_receiving() && !socket.cancelled) else {
             return;
         };
         socket.cancelled = true;
@@ -62,27 +62,25 @@ impl Uring {
 
     /// Has a fault told while nothing is received.
     pub(super) fn watch_fault(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.watched && !socket.breakage.broken) else {
-            return;
-        };
-        socket.watched = true;
-        socket.operations += 1;
+        let unwatched = |socket: &&mut Socket| !socket.under_way.has(Purpose::Fault) && !socket.breakage.broken;
+        let Some(socket) = self.sockets.get_mut(id).filter(unwatched) else { return };
+        socket.under_way.begin(Purpose::Fault);
         let outcome = self.ring.poll_fault(id, socket.fd.as_fd());
         self.note(outcome);
     }
 
     pub(super) fn await_bytes(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_bytes) else { return };
-        socket.awaits_bytes = true;
-        socket.operations += 1;
+        let unasked = |socket: &&mut Socket| !socket.under_way.has(Purpose::Bytes);
+        let Some(socket) = self.sockets.get_mut(id).filter(unasked) else { return };
+        socket.under_way.begin(Purpose::Bytes);
         let outcome = self.ring.poll_bytes(id, socket.fd.as_fd());
         self.note(outcome);
     }
 
     pub(super) fn watch_room(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.awaits_room) else { return };
-        socket.awaits_room = true;
-        socket.operations += 1;
+        let unasked = |socket: &&mut Socket| !socket.under_way.has(Purpose::Room);
+        let Some(socket) = self.sockets.get_mut(id).filter(unasked) else { return };
+        socket.under_way.begin(Purpose::Room);
         let outcome = self.ring.poll_room(id, socket.fd.as_fd(), socket.kind == Kind::Stream);
         self.note(outcome);
     }
@@ -101,8 +99,8 @@ impl Uring {
             }
         }
         self.hungry.clear();
-        if !self.stalled.is_empty() && self.now() >= self.stalled_until && self.accepting {
-            std::mem::take(&mut self.stalled).into_iter().for_each(|id| self.arm(id));
+        if !self.not_now.is_empty() && self.accepting {
+            self.not_now.take_due(self.now()).into_iter().for_each(|id| self.arm(id));
         }
     }
 }

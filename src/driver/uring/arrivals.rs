@@ -6,7 +6,7 @@ use super::ring::{Completed, Purpose};
 use super::state::{End, Kind};
 use super::{News, Uring};
 use crate::driver::fault::Fault;
-use crate::driver::{Completion, Lease, SocketId};
+use crate::driver::{ACCEPTS_PER_VISIT, Completion, Lease, SocketId};
 
 impl Uring {
     pub(super) fn tell(&mut self, news: News) -> Option<Completion> {
@@ -20,12 +20,17 @@ impl Uring {
     }
 
     pub(super) fn complete(&mut self, completed: Completed) -> Option<Completion> {
+        if let Some(socket) = self.sockets.get_mut(completed.id)
+            && !completed.more
+        {
+            socket.under_way.end(completed.purpose);
+        }
         let completion = match completed.purpose {
-            Purpose::Accept => self.accept_completed(completed),
+            Purpose::Accept => self.accept_next(completed.id, ACCEPTS_PER_VISIT),
             Purpose::Receive => self.receive_completed(completed),
-            Purpose::Room => self.room_completed(completed),
+            Purpose::Room => self.room_completed(completed.id),
             Purpose::Fault => self.fault_completed(completed),
-            Purpose::Bytes => self.bytes_came(completed),
+            Purpose::Bytes => self.bytes_came(completed.id),
             Purpose::Bell => self.rung(completed.id),
             // Sends were settled by the enter; a cancel that found nothing came too late.
             Purpose::Send | Purpose::Cancel => None,
@@ -34,20 +39,8 @@ impl Uring {
         completion
     }
 
-    /// A receive or an accept has completed; true when that was its last.
-    pub(super) fn note_last(&mut self, completed: &Completed) -> bool {
-        if let Some(socket) = self.sockets.get_mut(completed.id)
-            && !completed.more
-        {
-            (socket.receiving, socket.cancelled) = (false, false);
-            socket.operations -= 1;
-        }
-        !completed.more
-    }
-
     fn receive_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let id = completed.id;
-        let last = self.note_last(&completed);
+        let (id, last) = (completed.id, !completed.more);
         let socket = self.sockets.get_mut(id)?;
         socket.undelivered -= 1;
         let filled = completed.buffer.inspect(|name| self.buffers.take(*name));
@@ -103,7 +96,7 @@ impl Uring {
             self.watch_fault(id);
             return self.fault(id);
         }
-        if !socket.receiving {
+        if !socket.is_receiving() {
             // Not before this turn's buffers were given back. A fault until then has no receive to tell of it.
             self.next_turn(id);
             self.watch_fault(id);
@@ -137,13 +130,8 @@ impl Uring {
         Some(Completion::Ended(tag))
     }
 
-    fn room_completed(&mut self, completed: Completed) -> Option<Completion> {
-        let id = completed.id;
+    fn room_completed(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
-        if !completed.more {
-            socket.operations -= 1;
-            socket.awaits_room = false;
-        }
         match socket.kind {
             Kind::Connecting => self.connected(id),
             Kind::Stream if socket.starved => {
@@ -172,10 +160,6 @@ impl Uring {
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
         let id = completed.id;
         let socket = self.sockets.get_mut(id)?;
-        if !completed.more {
-            socket.operations -= 1;
-            socket.watched = false;
-        }
         // An end alone is what FINs make, and it has other messengers.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
             socket.breakage.note(error);

@@ -5,19 +5,45 @@ use std::time::Duration;
 use super::Uring;
 use super::ring::{Completed, Purpose};
 use super::state::Kind;
-use crate::driver::SocketId;
+use crate::driver::{Completion, Driver, SocketId, socket};
 
 /// How often the kernel is asked for a descriptor: each time it sees to some twenty of the things it has put off.
 const LET_GO_TRIES: u32 = 64;
+/// On the way out: how often the kernel is waited for in vain. It ends some twenty operations in one enter.
+const END_TRIES: u32 = 100;
+const END_WAIT: Duration = Duration::from_millis(10);
 
 impl Uring {
+    /// Has all that is under way end; what the kernel has not taken is dropped.
+    pub(super) fn begin_close(&mut self, id: SocketId) {
+        self.send_now(id);
+        let Some(socket) = self.live(id) else { return };
+        if socket.starved {
+            socket::reset_on_close(&socket.fd);
+        }
+        socket.kind = Kind::Closing;
+        let (under_way, splice) = (socket.under_way, socket.splice.take());
+        if let Some(splice) = splice {
+            self.pipes.end(*splice);
+        }
+        if under_way.is_empty() {
+            self.sockets.remove(id);
+            return;
+        }
+        self.closing += 1;
+        for purpose in under_way.iter() {
+            let outcome = self.ring.cancel(purpose, id);
+            self.note(outcome);
+        }
+    }
+
     fn is_closing(&self, id: SocketId) -> bool {
         self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Closing)
     }
 
     /// The descriptor goes once no operation names it.
     pub(super) fn drop_if_over(&mut self, id: SocketId) {
-        if self.is_closing(id) && self.sockets.get(id).is_some_and(|socket| socket.operations == 0) {
+        if self.is_closing(id) && self.sockets.get(id).is_some_and(|socket| socket.under_way.is_empty()) {
             self.sockets.remove(id);
             self.closing -= 1;
         }
@@ -49,6 +75,27 @@ impl Uring {
             }
         }
         met(self)
+    }
+
+    /// Closes every socket and waits until the kernel has done with them; answers whether it has.
+    pub(super) fn end_all(&mut self) -> bool {
+        self.release_lease();
+        self.sockets.keys().into_iter().for_each(|id| self.close(id));
+        let (mut tries, mut closing) = (0, self.closing);
+        while tries < END_TRIES {
+            while let Some(completion) = self.next() {
+                // It came before the kernel knew.
+                if let Completion::Accepted { socket, .. } = completion {
+                    self.close(socket);
+                }
+            }
+            if self.sockets.is_empty() || self.wait(END_WAIT).is_err() {
+                break;
+            }
+            tries = if self.closing < closing { 0 } else { tries + 1 };
+            closing = self.closing;
+        }
+        self.sockets.is_empty()
     }
 
     /// Whether nobody is told of it.

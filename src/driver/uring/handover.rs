@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::ring::Purpose;
 use super::state::Kind;
 use super::{SocketId, Tag, Uring};
 use crate::driver::{Completion, HandOver};
@@ -10,14 +11,13 @@ use crate::driver::{Completion, HandOver};
 impl Uring {
     fn watch_bell(&mut self, id: SocketId) -> io::Result<()> {
         let Some(bell) = self.sockets.get_mut(id).filter(|bell| bell.kind == Kind::Bell) else { return Ok(()) };
-        bell.operations += 1;
+        bell.under_way.begin(Purpose::Bell);
         self.ring.poll_bell(id, bell.fd.as_fd())
     }
 
     /// The bell is silenced before it is waited for again: a ring in between is heard at once.
     pub(super) fn rung(&mut self, id: SocketId) -> Option<Completion> {
         let bell = self.sockets.get_mut(id)?;
-        bell.operations -= 1;
         let _ = rustix::io::read(&bell.fd, &mut [0; 8]);
         let outcome = self.watch_bell(id);
         self.note(outcome);
@@ -32,7 +32,8 @@ impl HandOver for Uring {
     }
 
     fn give(&mut self, id: SocketId) -> Option<OwnedFd> {
-        let fresh = self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Fresh && socket.operations == 0);
+        let fresh =
+            self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Fresh && socket.under_way.is_empty());
         if fresh { self.sockets.remove(id).map(|socket| socket.fd) } else { None }
     }
 

@@ -4,18 +4,15 @@
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::ring::Completed;
 use super::state::{End, Kind};
 use super::{News, Uring};
 use crate::driver::{Completion, Lease, SocketId};
 use crate::limits::RECEIVE_BYTES;
 
 impl Uring {
-    pub(super) fn bytes_came(&mut self, completed: Completed) -> Option<Completion> {
-        let socket = self.sockets.get_mut(completed.id)?;
-        socket.operations -= 1;
-        (socket.awaits_bytes, socket.readable) = (false, true);
-        self.look_for_bytes(completed.id)
+    pub(super) fn bytes_came(&mut self, id: SocketId) -> Option<Completion> {
+        self.sockets.get_mut(id)?.readable = true;
+        self.look_for_bytes(id)
     }
 
     /// Its turn has come.
@@ -29,7 +26,7 @@ impl Uring {
         if socket.splice.is_some() {
             return self.splice_on(id);
         }
-        if socket.receiving || socket.paused || socket.over || socket.parked.is_some() {
+        if socket.is_receiving() || socket.paused || socket.over || socket.parked.is_some() {
             return None;
         }
         self.read(id)

@@ -16,9 +16,12 @@ use crate::slots::Key;
 
 /// Entries of the two queues, tried in this order: memory for them is counted against the user's
 /// `RLIMIT_MEMLOCK`, which may leave no room for the larger.
-const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)];
+pub(super) const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)];
 /// Enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
 const FRUITLESS_MAX: u32 = 10_000;
+
+/// IORING_REGISTER_ENABLE_RINGS, which comes to nothing with a ring that is enabled.
+const ENABLE_RINGS: u8 = 12;
 
 /// The name of the receive buffers.
 const BUFFERS: u16 = 0;
@@ -43,7 +46,7 @@ pub(super) enum Purpose {
     Cancel,
 }
 
-const PURPOSES: [Purpose; 8] = [
+pub(super) const PURPOSES: [Purpose; 8] = [
     Purpose::Accept,
     Purpose::Receive,
     Purpose::Send,
@@ -99,21 +102,23 @@ impl Completed {
 /// The queues of one thread.
 pub(super) struct Ring {
     ring: IoUring,
+    overflows: u64,
 }
 
 impl Ring {
-    /// Queues as large as memory allows. It does nothing before [`Ring::enable`].
+    /// Queues of the first of these sizes, operations and completions, that there is memory for. It does nothing before
+    /// [`Ring::enable`].
     ///
     /// # Errors
-    /// What the kernel said to the smallest.
-    pub(super) fn new() -> io::Result<Ring> {
+    /// What the kernel said to the last.
+    pub(super) fn new(sizes: &[(u32, u32)]) -> io::Result<Ring> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
-        for (operations, completions) in SIZES {
+        for &(operations, completions) in sizes {
             let mut builder = IoUring::builder();
             builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
             builder.setup_submit_all().setup_r_disabled().setup_cqsize(completions).dontfork();
             match builder.build(operations) {
-                Ok(ring) => return Ok(Ring { ring }),
+                Ok(ring) => return Ok(Ring { ring, overflows: 0 }),
                 Err(error) if error.kind() == io::ErrorKind::OutOfMemory => last = error,
                 Err(error) => return Err(error),
             }
@@ -127,6 +132,11 @@ impl Ring {
         (parameters.sq_entries(), parameters.cq_entries())
     }
 
+    /// How often the kernel kept completions back, as their queue was full, until it was asked for them again.
+    pub(super) fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
     /// Registers the receive buffers: `entries` of them listed at `list`.
     ///
     /// # Safety
@@ -136,8 +146,8 @@ impl Ring {
         unsafe { self.ring.submitter().register_buf_ring_with_flags(list as u64, entries, BUFFERS, 0) }
     }
 
-    /// Forbids all that is not used here, whatever comes to write into the queue, and makes the calling thread
-    /// the only one that may.
+    /// Forbids all operations that are not used here, whatever comes to write into the queue, and all that could be
+    /// registered from here on; makes the calling thread the only one that may use the ring.
     pub(super) fn enable(&self) -> io::Result<()> {
         let operations = [
             opcode::RecvMulti::CODE,
@@ -149,6 +159,8 @@ impl Ring {
         let flags = squeue::Flags::BUFFER_SELECT | squeue::Flags::SKIP_SUCCESS;
         let mut allowed: Vec<_> = operations.into_iter().map(Restriction::sqe_op).collect();
         allowed.push(Restriction::sqe_flags_allowed(flags.bits()));
+        // Behind Linux 6.18 nothing is refused to be registered unless something is named that may be.
+        allowed.push(Restriction::register_op(ENABLE_RINGS));
         let submitter = self.ring.submitter();
         submitter.register_restrictions(&mut allowed)?;
         submitter.register_enable_rings()
@@ -254,7 +266,10 @@ impl Ring {
     /// what completed to `completed`. When it returns, every send is over: those without a completion in full.
     ///
     /// # Errors
-    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then.
+    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then. The process ends
+    /// with that, and the streams of the other shards with it: whose completion it was cannot be told, so that its
+    /// connection would neither be served nor closed ever, nor could the shard end its own and begin anew, as it would
+    /// wait for that one. The kernel loses one only where the queue is full and it has no memory for a few dozen bytes.
     pub(super) fn enter(&mut self, timeout: Duration, completed: &mut Vec<Completed>) -> io::Result<()> {
         let spec = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
         let args = SubmitArgs::new().timespec(&spec);
@@ -269,7 +284,9 @@ impl Ring {
             want = 0;
             completed.extend(self.ring.completion().filter_map(|entry| Completed::of(&entry)));
             let queue = self.ring.submission();
-            if queue.is_empty() && !queue.cq_overflow() {
+            let keeps_back = queue.cq_overflow();
+            self.overflows += u64::from(keeps_back);
+            if queue.is_empty() && !keeps_back {
                 return Ok(());
             }
         }
@@ -305,7 +322,59 @@ fn passes(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use io_uring::Probe;
+
     use super::*;
+
+    /// None, where this kernel gives none.
+    fn ring(sizes: &[(u32, u32)]) -> Option<Ring> {
+        Ring::new(sizes).inspect_err(|error| eprintln!("NOT TESTED: this kernel gives no ring: {error}")).ok()
+    }
+
+    #[test]
+    fn what_is_not_used_here_is_refused() {
+        let Some(mut ring) = ring(&SIZES) else { return };
+        ring.ring.submitter().register_probe(&mut Probe::new()).unwrap();
+        ring.enable().unwrap();
+        let poll = || opcode::PollAdd::new(Fd(0), libc::POLLIN as u32).build();
+        let unused = [opcode::Nop::new().build(), poll().flags(squeue::Flags::IO_LINK)];
+        for entry in unused {
+            // SAFETY: it names no memory.
+            unsafe { ring.push(&entry) }.unwrap();
+            ring.ring.submit_and_wait(1).unwrap();
+            let completed = ring.ring.completion().next().unwrap();
+            assert_eq!(Errno::from_raw_os_error(-completed.result()), Errno::ACCESS);
+        }
+        let probed = ring.ring.submitter().register_probe(&mut Probe::new());
+        assert_eq!(probed.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        let again = ring.ring.submitter().register_enable_rings();
+        assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EBADFD), "it may, and comes to nothing");
+    }
+
+    #[test]
+    fn what_passes_is_told_from_what_was_lost() {
+        let passes = |code| passes(&io::Error::from_raw_os_error(code));
+        assert_eq!([libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN].map(passes), [true; 4]);
+        let lasting = [libc::EBADR, libc::EBADF, libc::EBADFD, libc::EFAULT, libc::EINVAL, libc::EEXIST, libc::ENXIO];
+        assert_eq!(lasting.map(passes), [false; 7]);
+        assert!(!super::passes(&io::ErrorKind::OutOfMemory.into()));
+    }
+
+    /// Twice as many polls as there is room for, all over at once; none is lost.
+    #[test]
+    fn completions_that_find_their_queue_full_come_later() {
+        let Some(mut ring) = ring(&[(2, 4)]) else { return };
+        ring.enable().unwrap();
+        let there = std::fs::File::open("/proc/self/stat").unwrap();
+        let ids = || (0..8).map(Key::from_u64);
+        ids().for_each(|id| ring.poll_bytes(id, there.as_fd()).unwrap());
+        let mut completed = Vec::new();
+        ring.enter(Duration::from_secs(1), &mut completed).unwrap();
+        assert!(completed.iter().map(|completed| completed.id).eq(ids()), "{completed:?}");
+        assert!(ring.overflows() > 0);
+    }
 
     #[test]
     fn user_data_tells_purpose_and_slot() {

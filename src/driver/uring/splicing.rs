@@ -39,7 +39,7 @@ impl Uring {
         let ready = |socket: &&mut super::Socket| {
             socket.kind == Kind::Stream
                 && !socket.paused
-                && !socket.receiving
+                && !socket.is_receiving()
                 && !socket.over
                 && socket.parked.is_none()
         };

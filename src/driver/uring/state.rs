@@ -6,7 +6,7 @@ use rustix::net::Shutdown;
 
 use super::buffers::BUFFER_BYTES;
 use super::outbox::Chain;
-use super::ring::Purpose;
+use super::ring::{PURPOSES, Purpose};
 use crate::driver::Tag;
 use crate::driver::backlog::Backlog;
 use crate::driver::fault::Breakage;
@@ -42,6 +42,33 @@ pub(super) struct Parked {
     pub(super) end: Option<End>,
 }
 
+/// What a socket's operations are for whose last completion is still to come: at most one operation a purpose.
+#[derive(Clone, Copy, Default)]
+pub(super) struct UnderWay(u8);
+
+impl UnderWay {
+    pub(super) fn begin(&mut self, purpose: Purpose) {
+        debug_assert!(!self.has(purpose), "{purpose:?} is asked for twice");
+        self.0 |= 1 << purpose as u8;
+    }
+
+    pub(super) fn end(&mut self, purpose: Purpose) {
+        self.0 &= !(1 << purpose as u8);
+    }
+
+    pub(super) fn has(self, purpose: Purpose) -> bool {
+        self.0 & 1 << purpose as u8 != 0
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = Purpose> {
+        PURPOSES.into_iter().filter(move |purpose| self.has(*purpose))
+    }
+}
+
 /// What is kept of one socket.
 pub(super) struct Socket {
     pub(super) fd: OwnedFd,
@@ -53,23 +80,17 @@ pub(super) struct Socket {
     pub(super) ours: bool,
     /// Pieces in a row that the other way would have suited better.
     pub(super) unsuited: u8,
-    /// Operations whose last completion is still to come.
-    pub(super) operations: u8,
-    /// The receive (or accept) among them, and whether its end was asked for.
-    pub(super) receiving: bool,
+    pub(super) under_way: UnderWay,
+    /// The end of the receive (or accept) among them was asked for.
     pub(super) cancelled: bool,
-    /// The turn in which it was asked for; the kernel hears of it with the turn's end.
+    /// The turn in which it was asked for itself; the kernel hears of it with the turn's end.
     pub(super) armed_in: u32,
-    /// The look for a fault among them.
-    pub(super) watched: bool,
     pub(super) paused: bool,
     /// The connection's end was told to the shard, or waits behind parked bytes: nothing more is received.
     pub(super) over: bool,
     pub(super) breakage: Breakage,
     /// The kernel took less than it was given; `Drained` is owed.
     pub(super) starved: bool,
-    /// The look for room among them.
-    pub(super) awaits_room: bool,
     pub(super) finish: bool,
     /// Completions of its receive that were not handed out yet.
     pub(super) undelivered: u32,
@@ -80,8 +101,7 @@ pub(super) struct Socket {
     pub(super) parked: Option<Box<Parked>>,
     /// What is received goes there, once the receive has ended.
     pub(super) splice: Option<Box<Splice>>,
-    /// Bytes to read or to splice are waited for; there may be some; and its turn to look for them is noted.
-    pub(super) awaits_bytes: bool,
+    /// There may be bytes to read or to splice; and its turn to look for them is noted.
     pub(super) readable: bool,
     pub(super) due: bool,
 }
@@ -95,16 +115,13 @@ impl Socket {
             bulk: kind != Kind::Connecting,
             ours: kind == Kind::Connecting,
             unsuited: 0,
-            operations: 0,
-            receiving: false,
+            under_way: UnderWay::default(),
             cancelled: false,
             armed_in: 0,
-            watched: false,
             paused: false,
             over: false,
             breakage: Breakage::default(),
             starved: false,
-            awaits_room: false,
             finish: false,
             undelivered: 0,
             send_result: None,
@@ -112,23 +129,14 @@ impl Socket {
             backlog: None,
             parked: None,
             splice: None,
-            awaits_bytes: false,
             readable: false,
             due: false,
         }
     }
 
-    /// What its operations are for.
-    pub(super) fn under_way(&self) -> impl Iterator<Item = Purpose> + Clone + use<> {
-        let received = if self.kind == Kind::Listener { Purpose::Accept } else { Purpose::Receive };
-        let operations = [
-            (self.kind == Kind::Bell, Purpose::Bell),
-            (self.receiving, received),
-            (self.awaits_bytes, Purpose::Bytes),
-            (self.awaits_room, Purpose::Room),
-            (self.watched, Purpose::Fault),
-        ];
-        operations.into_iter().filter_map(|(is_under_way, purpose)| is_under_way.then_some(purpose))
+    /// A receive is under way, or a listener's accept.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.under_way.has(Purpose::Receive) || self.under_way.has(Purpose::Accept)
     }
 
     /// So many bytes came at once; true when the other way of receiving has come to suit this connection better.
