@@ -1,5 +1,5 @@
-//! A chain that grows by some bytes at a time and may branch anywhere: what [`super::Scan`] makes of a prompt in its
-//! form, made of what an engine says it holds.
+//! A chain that grows by some bytes at a time and may branch anywhere: the one that [`super::Renderer`] makes of a body
+//! in its engine's form, made of what the engine says it holds.
 
 use super::lanes::{Lanes, PIECE};
 use super::section::linked;

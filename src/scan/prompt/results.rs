@@ -41,7 +41,8 @@ impl Prompt {
                     chain.push(section::linked(root, link));
                 }
             });
-            // Behind the last one nothing begins.
+            // Turned by its place: the same bytes as tools and as a system prompt are two prompts. Behind the last one
+            // nothing begins.
             if part.hashed > 0 && section != Section::Main {
                 root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
             }

@@ -32,7 +32,7 @@ impl Page {
     }
 
     /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose
-    /// it was, and what is read of them is without it.
+    /// it was, and [`crate::vocabulary::Run`] reads them without it.
     pub fn lead(&mut self) {
         self.leads = true;
     }
