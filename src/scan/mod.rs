@@ -18,7 +18,7 @@
 //! # Three ways to a chain
 //!
 //! A chain has a hash for each beginning of a prompt that is whole blocks, below a root that says whose prompt it is.
-//! Three ways lead to one. [`lanes`] hash on all of them, and [`section::linked`] lays a root upon what comes out.
+//! Three ways lead to one. [`lanes`] hash on all of them, and [`lanes::linked`] lays a root upon what comes out.
 //!
 //! - As the client wrote it: `machine`, `meaning`, [`prompt`] (its [`section`]s one behind the other, with marks
 //!   between texts), [`digest`]; each block is one of [`Facts::chain`], below [`crate::prefix::root`].

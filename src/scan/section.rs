@@ -4,7 +4,6 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::digest::Digest;
 use super::facts::Counts;
-use super::lanes::{PRIME_1, folded};
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +48,6 @@ pub(super) fn joined(parts: [&Part; 3]) -> u64 {
     xxh64(joined.get(..length).unwrap_or_default().as_flattened(), 0)
 }
 
-/// A link of a chain that begins with `root`: one multiplication, folded.
-#[inline]
-pub(super) fn linked(root: u64, link: u64) -> u64 {
-    folded(root ^ link, PRIME_1 ^ root.rotate_left(32))
-}
-
 /// One section's hash and counts.
 pub(super) struct Part {
     pub digest: Digest,
@@ -87,8 +80,8 @@ impl Part {
         }
     }
 
-    pub fn reset(&mut self, links_max: usize) {
-        self.digest.reset(links_max);
+    pub fn reset(&mut self, prefixes_max: usize) {
+        self.digest.reset(prefixes_max);
         (self.hashed, self.items) = (0, 0);
         (self.counts, self.first) = (Counts::default(), Counts::default());
         (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);

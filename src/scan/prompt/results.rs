@@ -1,5 +1,6 @@
 //! What is known of a prompt: its prefix, its chain, its size.
 
+use super::super::lanes::linked;
 use super::super::section::{self, Section};
 use super::super::{Counts, PrefixHash, PrefixMode};
 use super::Prompt;
@@ -36,15 +37,15 @@ impl Prompt {
         let mut root = root;
         for section in [Section::Tools, Section::System, Section::Main] {
             let part = &self.parts[section as usize];
-            part.digest.each_link(|link| {
+            part.digest.each_prefix(|prefix| {
                 if chain.len() < self.links_max {
-                    chain.push(section::linked(root, link));
+                    chain.push(linked(root, prefix));
                 }
             });
             // Turned by its place: the same bytes as tools and as a system prompt are two prompts. Behind the last one
             // nothing begins.
             if part.hashed > 0 && section != Section::Main {
-                root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
+                root = linked(root.rotate_left(1 + section as u32), part.digest.value());
             }
         }
     }
