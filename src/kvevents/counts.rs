@@ -1,7 +1,7 @@
 //! What a subscription has seen and done.
 
 use super::batch::Skipped;
-use super::link::Ended;
+use super::connection::Ended;
 
 /// Since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,6 @@
 //! What engines say of their KV caches: events over ZeroMQ, subscribed to, decoded, and told in order.
 //!
-//! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a connection, `link` is one, `zmtp` its bytes.
+//! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a `connection`, `zmtp` has its bytes.
 //! - `sequence` and `replay`: which message is the next, and what an engine is asked for again where some are missing.
 //! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines' versions.
 //! - [`Settings`]: where events come from, by configuration or by what the engine lists.
@@ -10,11 +10,11 @@
 
 mod batch;
 mod command;
+mod connection;
 mod counts;
 mod door;
 mod event;
 mod fields;
-mod link;
 mod msgpack;
 mod replay;
 mod sequence;
@@ -24,9 +24,9 @@ mod told;
 mod zmtp;
 
 pub use batch::{Batch, Skipped};
+pub use connection::{Ended, reach};
 pub use counts::Counts;
 pub use event::{Event, ExtraKey, Extras, Removed, Stored};
-pub use link::{Ended, reach};
 pub use msgpack::Malformed;
 pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, listed};
 pub use source::Source;
