@@ -49,31 +49,31 @@ impl Scan {
     fn field_begins(&mut self, at: u64) {
         self.value_start = at;
         let bit = self.field.bit();
-        self.facts.duplicates += (self.seen & bit != 0) as u32;
+        self.facts.stated.duplicates += (self.seen & bit != 0) as u32;
         self.seen |= bit;
-        let facts = &mut self.facts;
+        let stated = &mut self.facts.stated;
         match self.field {
-            Field::Model => facts.model_is_string = false,
-            Field::Stream => facts.stream = None,
-            Field::MaxTokens => facts.max_tokens = None,
-            Field::MaxOutputTokens => facts.max_output_tokens = None,
-            Field::Choices => facts.choices = None,
-            Field::Priority => facts.priority = None,
-            Field::Salt => facts.cache_salt = None,
-            Field::Adapter => facts.adapter = None,
-            Field::ExtraKey => facts.extra_key = None,
-            Field::Background => facts.background = false,
-            Field::Echo => facts.echo = false,
-            Field::Logprobs => facts.logprobs = false,
-            Field::PromptLogprobs => facts.prompt_logprobs = false,
+            Field::Model => stated.model_is_string = false,
+            Field::Stream => stated.stream = None,
+            Field::MaxTokens => stated.max_tokens = None,
+            Field::MaxOutputTokens => stated.max_output_tokens = None,
+            Field::Choices => stated.choices = None,
+            Field::Priority => stated.priority = None,
+            Field::Salt => stated.cache_salt = None,
+            Field::Adapter => stated.adapter = None,
+            Field::ExtraKey => stated.extra_key = None,
+            Field::Background => stated.background = false,
+            Field::Echo => stated.echo = false,
+            Field::Logprobs => stated.logprobs = false,
+            Field::PromptLogprobs => stated.prompt_logprobs = false,
             Field::SamplingParams => {
-                (facts.prompt_logprobs, facts.prompt_logprob_ids, facts.skips_cache) = (false, false, None);
+                (stated.prompt_logprobs, stated.prompt_logprob_ids, stated.skips_cache) = (false, false, None);
             }
             Field::Tools => {
-                facts.tools = false;
+                stated.tools = false;
                 self.section_begins(Section::Tools);
             }
-            Field::Session(place) => facts.set_session(place, None),
+            Field::Session(place) => self.facts.set_session(place, None),
             Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Ids | Field::Media => {}
         }
     }
@@ -140,7 +140,7 @@ impl Scan {
             (Frame::Message | Frame::Part, Inner::Raw) => self.raw_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Media) => self.media(bracket),
             (Frame::Sampling, Inner::PromptLogprobIds) => {
-                self.facts.prompt_logprob_ids = true;
+                self.facts.stated.prompt_logprob_ids = true;
                 self.skip_container();
             }
             _ => self.skip_container(),
@@ -160,17 +160,17 @@ impl Scan {
     pub(super) fn scalar_ends(&mut self, at: u64) {
         match self.frames.top() {
             Frame::Top => {
-                let integer = self.scalar.integer();
+                let (stated, integer) = (&mut self.facts.stated, self.scalar.integer());
                 match self.field {
-                    Field::Stream => self.facts.stream = boolean(self.scalar.get()),
-                    Field::MaxTokens => self.facts.max_tokens = integer,
-                    Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
-                    Field::Choices => self.facts.choices = integer,
-                    Field::Priority => self.facts.priority = self.scalar.signed(),
-                    Field::Background => self.facts.background = self.scalar.get() == b"true",
-                    Field::Echo => self.facts.echo = self.scalar.get() == b"true",
-                    Field::Logprobs => self.facts.logprobs = self.scalar.get() != b"null",
-                    Field::PromptLogprobs => self.facts.prompt_logprobs = self.scalar.get() != b"null",
+                    Field::Stream => stated.stream = boolean(self.scalar.get()),
+                    Field::MaxTokens => stated.max_tokens = integer,
+                    Field::MaxOutputTokens => stated.max_output_tokens = integer,
+                    Field::Choices => stated.choices = integer,
+                    Field::Priority => stated.priority = self.scalar.signed(),
+                    Field::Background => stated.background = self.scalar.get() == b"true",
+                    Field::Echo => stated.echo = self.scalar.get() == b"true",
+                    Field::Logprobs => stated.logprobs = self.scalar.get() != b"null",
+                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.get() != b"null",
                     _ => {}
                 }
             }
@@ -183,11 +183,11 @@ impl Scan {
 
     /// A sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
-        let (facts, value) = (&mut self.facts, self.scalar.get());
+        let (stated, value) = (&mut self.facts.stated, self.scalar.get());
         match self.inner {
-            Inner::PromptLogprobs => facts.prompt_logprobs = value != b"null",
-            Inner::PromptLogprobIds => facts.prompt_logprob_ids = false,
-            Inner::SkipsCache => facts.skips_cache = boolean(value),
+            Inner::PromptLogprobs => stated.prompt_logprobs = value != b"null",
+            Inner::PromptLogprobIds => stated.prompt_logprob_ids = false,
+            Inner::SkipsCache => stated.skips_cache = boolean(value),
             _ => {}
         }
     }
@@ -248,7 +248,7 @@ impl Scan {
     /// A top-level value is over.
     fn field_ends(&mut self, at: u64) {
         let span = Some(Span { start: self.value_start, end: at });
-        let spans = &mut self.facts.spans;
+        let spans = &mut self.facts.stated.spans;
         match self.field {
             Field::Model => spans.model = span,
             Field::Stream => spans.stream = span,
@@ -319,7 +319,7 @@ impl Facts {
     pub(super) fn keep(&mut self, frame: Frame, text: Option<&[u8]>) {
         if frame == Frame::Top {
             self.model.set(text);
-            self.model_is_string = true;
+            self.stated.model_is_string = true;
         } else {
             // A role too long to be kept is none that decides anything.
             self.prompt.role(text.unwrap_or_default());

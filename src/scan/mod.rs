@@ -55,7 +55,7 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
-pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans, Stated};
 pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
