@@ -351,7 +351,7 @@ impl Scan {
         match ended {
             Ended::Piece => {}
             Ended::Quote => self.value_ends(self.at + used as u64),
-            Ended::Full => self.leave_section(true),
+            Ended::Full => self.leave_section(),
             Ended::Fault(fault) => self.fail(fault),
         }
         used

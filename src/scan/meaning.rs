@@ -131,7 +131,7 @@ impl Scan {
             (Frame::Items | Frame::Ids, _) => self.item_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Content) => {
                 if self.frames.top() == Frame::Message {
-                    self.facts.prompt.text_begins();
+                    self.facts.prompt.content_begins();
                 }
                 let frame = if bracket == b'[' { Frame::Parts } else { Frame::Part };
                 if self.facts.prompt.wants_text() { self.enter(frame) } else { self.skip_container() }
@@ -213,34 +213,37 @@ impl Scan {
         if closed == Frame::Message {
             self.facts.prompt.message_ends();
         }
-        let is_batch = matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top;
-        self.value_over(is_batch, self.at);
+        // A whole prompt, one of a batch.
+        if matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top {
+            self.facts.prompt.item_ends();
+        }
+        self.value_over(self.at);
     }
 
     /// A string, skipped value or scalar is over; `at` is the offset behind it.
     pub(super) fn value_ends(&mut self, at: u64) {
-        let was_text = self.state == State::Text;
-        let frame = self.frames.top();
         match self.state {
-            State::Text => self.facts.prompt.string_ends(),
+            State::Text => {
+                self.facts.prompt.text_ends();
+                // A whole prompt, one of a batch.
+                if matches!(self.frames.top(), Frame::Items | Frame::Ids) {
+                    self.facts.prompt.item_ends();
+                }
+            }
             State::Opaque => self.opaque_known(),
             _ => {}
         }
-        let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
-        self.value_over(is_batch, at);
+        self.value_over(at);
     }
 
-    /// Any value is over. `is_batch`: it was a whole prompt, an element of an array of them.
-    fn value_over(&mut self, is_batch: bool, at: u64) {
+    /// Any value is over.
+    fn value_over(&mut self, at: u64) {
         self.state = State::AfterValue;
-        if is_batch {
-            self.facts.prompt.item_ends();
-        }
         match self.frames.top() {
             Frame::Top => self.field_ends(at),
             // Beside all sections.
             Frame::Sampling => {}
-            _ if self.facts.prompt.leaves() => self.leave_section(false),
+            _ if self.facts.prompt.leaves() => self.leave_section(),
             _ => {}
         }
     }
@@ -270,13 +273,13 @@ impl Scan {
         }
     }
 
-    /// Nothing more is wanted of this section: skip to its end, from inside a string or between values.
-    pub(super) fn leave_section(&mut self, in_string: bool) {
+    /// Nothing more is wanted of this section: skip to its end, from inside a text or between values.
+    pub(super) fn leave_section(&mut self) {
         if self.is_enough() {
             self.state = State::Enough;
             return;
         }
-        let depth = self.frames.depth() as u64;
+        let (depth, in_string) = (self.frames.depth() as u64, self.state == State::Text);
         self.frames.unwind();
         self.skip = Skip { depth, in_string, escaped: self.decoder.escaped() && in_string };
         self.skipped_to = SkippedTo::Nobody;

@@ -37,11 +37,11 @@ pub(super) enum Mark {
 }
 
 /// The hash of these sections' hashes, each behind its place; those of which no byte took part aside.
-pub(super) fn joined(parts: [&Part; 3]) -> u64 {
+pub(super) fn joined(sections: [&SectionState; 3]) -> u64 {
     let (mut joined, mut length) = ([[0; 9]; 3], 0);
-    for (place, part) in parts.into_iter().enumerate().filter(|(_, part)| part.hashed > 0) {
+    for (place, section) in sections.into_iter().enumerate().filter(|(_, section)| section.hashed > 0) {
         if let Some([name, value @ ..]) = joined.get_mut(length) {
-            (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
+            (*name, *value) = (place as u8, section.digest.value().to_le_bytes());
             length += 1;
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn joined(parts: [&Part; 3]) -> u64 {
 }
 
 /// One section's hash and counts.
-pub(super) struct Part {
+pub(super) struct SectionState {
     pub digest: Digest,
     pub hashed: u64,
     pub counts: Counts,
@@ -65,9 +65,9 @@ pub(super) struct Part {
     pub closed: bool,
 }
 
-impl Part {
+impl SectionState {
     pub fn new() -> Self {
-        Part {
+        SectionState {
             digest: Digest::new(),
             hashed: 0,
             counts: Counts::default(),

@@ -57,9 +57,9 @@ impl Scan {
             return;
         }
         if marked {
-            self.facts.prompt.text_begins();
+            self.facts.prompt.content_begins();
         }
-        self.facts.prompt.string_begins();
+        self.facts.prompt.text_begins();
         self.state = State::Text;
     }
 

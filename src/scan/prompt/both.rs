@@ -77,16 +77,16 @@ impl Prompts {
         self.each(Prompt::item_ends);
     }
 
+    pub fn content_begins(&mut self) {
+        self.each(Prompt::content_begins);
+    }
+
     pub fn text_begins(&mut self) {
         self.each(Prompt::text_begins);
     }
 
-    pub fn string_begins(&mut self) {
-        self.each(Prompt::string_begins);
-    }
-
-    pub fn string_ends(&mut self) {
-        self.each(Prompt::string_ends);
+    pub fn text_ends(&mut self) {
+        self.each(Prompt::text_ends);
     }
 
     /// Whether either wants what tells the medium from others.
