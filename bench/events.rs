@@ -258,7 +258,7 @@ fn main() {
     report("one block a message", 1, 1);
     report("pages of one prompt: 512 events of 1", 512, 1);
     let vocabulary = vocabulary();
-    let reading = Reading { vocabulary: &vocabulary, root: &|_, _| Some(7) };
+    let reading = Reading { vocabulary: &vocabulary, root: &|_, _| 7 };
     let mut mirror = filled(&reading);
     println!("\n{:42} the same with what is held of it, until it is removed again, beside {HELD} blocks", "");
     report_mirror("a prefill chunk: 1 event of 512 blocks", 1, 512, &mut mirror, &reading);

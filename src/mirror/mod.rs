@@ -72,8 +72,8 @@ pub struct Reading<'a> {
     pub root: Root<'a>,
 }
 
-/// The root of prompts with this adapter and this salt; none where nobody will ask for them.
-pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<u64>;
+/// The root of prompts with this adapter and this salt.
+pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> u64;
 
 /// One engine rank's cache.
 pub struct Mirror {

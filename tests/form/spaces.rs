@@ -69,7 +69,7 @@ fn found(jinja: &str, api: Api, body: &Value, tokens: &[u32]) -> (usize, usize) 
         extras: Extras::default(),
     };
     let mut mirror = Mirror::new(100);
-    mirror.stored(&stored, &Reading { vocabulary: &vocabulary, root: &|_, _| Some(ROOT) }, &mut Nobody);
+    mirror.stored(&stored, &Reading { vocabulary: &vocabulary, root: &|_, _| ROOT }, &mut Nobody);
     let links = || blocks.iter().chain(&steps);
     (links().count(), links().filter(|link| mirror.owns(**link)).count())
 }

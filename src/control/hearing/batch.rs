@@ -84,7 +84,7 @@ impl Hearing {
         let inner = &mut *self.inner();
         let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
         let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
-            Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
+            prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id)
         };
         let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
         let (others, is_noted) = (&inner.ranks, inner.is_noted);

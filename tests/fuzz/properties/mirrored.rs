@@ -118,8 +118,7 @@ fn each<S: Sink>(
         Some(b"<s>"),
     ];
     let vocabulary = Vocabulary::new(&texts, &[7], Lead::BehindSpecial, &[]);
-    let root =
-        |adapter: Option<&[u8]>, _: Option<&[u8]>| adapter.map_or(Some(5), |name| (name != b"none").then_some(6));
+    let root = |adapter: Option<&[u8]>, _: Option<&[u8]>| adapter.map_or(5, |name| 5 + name.len() as u64);
     let reading = Reading { vocabulary: &vocabulary, root: &root };
     for event in script.chunks(6) {
         let [kind, first, parent, rest @ ..] = event else { break };
