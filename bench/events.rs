@@ -173,8 +173,6 @@ impl Sink for Told {
         black_box(link);
         self.1 += 1;
     }
-
-    fn nothing(&mut self) {}
 }
 
 /// Tokens of 1 to 8 bytes, 4.5 in the mean.

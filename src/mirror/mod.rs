@@ -59,8 +59,6 @@ pub trait Sink {
     fn worth(&mut self, link: u64, tokens: u32);
     /// And this one no more.
     fn release(&mut self, link: u64);
-    /// Nothing is held any more.
-    fn nothing(&mut self);
 }
 
 /// How an engine's blocks are read.
@@ -155,16 +153,17 @@ impl Mirror {
         Room::of(blocks_max).bytes()
     }
 
-    /// [`Mirror::stored_on`] in one piece, however long that takes; what is spent is given up. For tests and benches.
-    pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+    /// [`Mirror::stored_on`] in one piece, however long that takes. False: all was given up instead, and
+    /// nothing that the sink was told of is held. For tests and benches.
+    pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
             match self.stored_on(stored, &mut done, reading, sink, &mut Stint::default()) {
-                Halt::Through => return,
+                Halt::Through => return true,
                 Halt::Midway => {}
                 Halt::Spent => {
                     self.give_up();
-                    sink.nothing();
+                    return false;
                 }
             }
         }
@@ -209,15 +208,15 @@ impl Mirror {
     }
 
     /// [`Mirror::removed_on`] in one piece, as [`Mirror::stored`].
-    pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
+    pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
             match self.removed_on(removed, &mut done, sink, &mut Stint::default()) {
-                Halt::Through => return,
+                Halt::Through => return true,
                 Halt::Midway => {}
                 Halt::Spent => {
                     self.give_up();
-                    sink.nothing();
+                    return false;
                 }
             }
         }

@@ -40,7 +40,6 @@ impl Sink for Nobody {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
-    fn nothing(&mut self) {}
 }
 
 /// How many links a request's prompt has, and how many of them an engine holds that has computed these tokens.

@@ -96,16 +96,19 @@ impl Engine {
     }
 
     pub fn tell(&mut self, event: Event<'_>) {
-        match event {
+        let still_holds = match event {
             Event::Stored(stored) => {
                 let reading = Reading { vocabulary: &self.vocabulary, root: &roots };
-                self.mirror.stored(&stored, &reading, &mut self.held);
+                self.mirror.stored(&stored, &reading, &mut self.held)
             }
             Event::Removed(removed) => self.mirror.removed(&removed, &mut self.held),
             Event::Cleared => {
                 self.mirror.cleared();
-                self.held = Held::default();
+                false
             }
+        };
+        if !still_holds {
+            self.held = Held::default();
         }
         assert!(self.held.0.keys().all(|link| self.mirror.owns(*link)));
     }

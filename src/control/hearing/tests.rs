@@ -227,7 +227,6 @@ impl Sink for Links {
     }
     fn worth(&mut self, _link: u64, _tokens: u32) {}
     fn release(&mut self, _link: u64) {}
-    fn nothing(&mut self) {}
 }
 
 /// Whether the index has what the engine holds, and no more.

@@ -38,10 +38,6 @@ impl Sink for Held {
             *self.1.get_mut(&after).unwrap() -= 1;
         }
     }
-
-    fn nothing(&mut self) {
-        *self = Held::default();
-    }
 }
 
 /// One that bears anything, for mirrors that are made up.
@@ -51,7 +47,6 @@ impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
-    fn nothing(&mut self) {}
 }
 
 const BLOCKS: u32 = 24;
@@ -154,9 +149,15 @@ fn each<S: Sink>(
                     window,
                     extras,
                 };
-                mirror.stored(&stored, &reading, sink);
+                if !mirror.stored(&stored, &reading, sink) {
+                    clear(sink);
+                }
             }
-            8..15 => mirror.removed(&removed(&names), sink),
+            8..15 => {
+                if !mirror.removed(&removed(&names), sink) {
+                    clear(sink);
+                }
+            }
             _ if *parent < 16 => {
                 mirror.cleared();
                 clear(sink);
