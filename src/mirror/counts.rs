@@ -32,7 +32,21 @@ pub struct Counts {
 impl Counts {
     /// Those of another as well.
     pub fn add(&mut self, other: &Counts) {
-        let Counts { stored, copies, ambiguous, orphans, opaque, malformed, deep, beyond, .. } = other;
+        // Whole, so that a count more is not forgotten here.
+        let Counts {
+            stored,
+            copies,
+            ambiguous,
+            orphans,
+            opaque,
+            malformed,
+            deep,
+            beyond,
+            groups,
+            tiers,
+            removed,
+            unknown,
+        } = other;
         self.stored += stored;
         self.copies += copies;
         self.ambiguous += ambiguous;
@@ -41,9 +55,9 @@ impl Counts {
         self.malformed += malformed;
         self.deep += deep;
         self.beyond += beyond;
-        self.groups += other.groups;
-        self.tiers += other.tiers;
-        self.removed += other.removed;
-        self.unknown += other.unknown;
+        self.groups += groups;
+        self.tiers += tiers;
+        self.removed += removed;
+        self.unknown += unknown;
     }
 }
