@@ -55,7 +55,7 @@ impl Mirror {
             self.tree.unlink(below);
             self.toil += 1;
         }
-        self.spent = true;
+        self.gives_up = true;
     }
 
     /// The text down to the end of a block; its links are then in `found`.

@@ -133,7 +133,7 @@ fn what_is_borne_does_not_grow_with_the_cache() {
     while !mirror.overflowed() {
         let halt = mirror.removed_on(&removed(&[1]), &mut done, &mut told, &mut Stint::default());
         pieces += 1;
-        if halt == Halt::Spent {
+        if halt == Halt::GivesUp {
             mirror.give_up();
             given_up += 1;
         } else if halt == Halt::Through {
