@@ -133,14 +133,14 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
         for (shard, (seen, state)) in seen.iter_mut().zip(process.shards()).enumerate() {
             if state.phase() != Phase::Serving {
                 *seen = Seen::new(turns(shard), Doing::Waits, now);
-                state.wedged(false);
+                state.set_wedged(false);
                 continue;
             }
             let found = seen.look(turns(shard), state.doing().now(), now);
-            state.wedged(seen.is_wedged());
+            state.set_wedged(seen.is_wedged());
             match found {
                 Some(Found::Stands(doing, stood)) => {
-                    state.stalled();
+                    state.count_stall();
                     tracing::warn!(
                         shard,
                         doing = doing.as_str(),

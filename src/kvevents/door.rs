@@ -46,7 +46,7 @@ impl Door {
     }
 
     /// The host stands for the addresses of who may come, and be connected to.
-    pub(super) fn is_of(&mut self, host: String) {
+    pub(super) fn set_host(&mut self, host: String) {
         self.peer.host = host;
     }
 

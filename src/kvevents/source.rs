@@ -77,7 +77,7 @@ impl Source {
     /// is asked for them.
     #[must_use]
     pub fn called(mut self, host: String) -> Source {
-        self.door.is_of(host);
+        self.door.set_host(host);
         self
     }
 
