@@ -18,7 +18,7 @@ use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
-use warmfront::prefix::{session_hash, session_key};
+use warmfront::prefix::{session_key, text_hash};
 use warmfront::publish::{DriverInUse, Process, Published};
 use warmfront::snapshot::{Selected, Snapshot};
 
@@ -772,7 +772,7 @@ fn a_session_is_explained_as_a_shard_reads_it() {
         stream.read_to_string(&mut answer).unwrap();
         let answer: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
         let pool = answer["pool"].as_str().unwrap_or_default().as_bytes();
-        let key = session.map(|session| format!("{:016x}", session_key(pool, session_hash(session))));
+        let key = session.map(|session| format!("{:016x}", session_key(pool, text_hash(session))));
         assert_eq!(answer["session_key"].as_str(), key.as_deref(), "{answer}");
     }
 }

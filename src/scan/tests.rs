@@ -180,7 +180,7 @@ fn counts_and_estimate() {
     assert!(facts.images() && facts.tools);
     assert_eq!(facts.counts(), Counts { text_bytes: 12, ids: 0, media: 1 });
     assert_eq!(facts.tokens_estimate(1_000), 1_003);
-    assert_eq!(facts.session(), Some(crate::prefix::session_hash(b"u")));
+    assert_eq!(facts.session(), Some(crate::prefix::text_hash(b"u")));
     let needs = Needs::PREFIX | Needs::WHOLE;
     let (_, done) = scan(Api::Completions, PrefixMode::Conversation, needs, br#"{"prompt":[1,2,3]}"#);
     assert_eq!((done.facts().tokens_estimate(1_000), done.facts().prompt_bytes()), (3, 12));

@@ -7,7 +7,6 @@ use std::mem;
 use std::sync::Arc;
 
 use tokio::task::{spawn_blocking, yield_now};
-use xxhash_rust::xxh64::xxh64;
 
 use super::notes::Notes;
 use super::{Hearing, Inner, Rank};
@@ -84,7 +83,7 @@ impl Hearing {
         let inner = &mut *self.inner();
         let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
         let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
-            prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id)
+            prefix::form_root(adapter, salt.map(prefix::text_hash), self.form.id)
         };
         let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
         let (others, is_noted) = (&inner.ranks, inner.is_noted);
