@@ -141,6 +141,9 @@ impl Source {
         self.connection.as_ref().map_or(0, Connection::held) + self.replay.as_ref().map_or(0, Replay::held)
     }
 
+    /// Older events come first: what a replay brings, and the replays yet to be asked for, before it is said that nothing
+    /// older is missing; then the message that is pending, which may have waited for just these. Only then the next is
+    /// received.
     async fn news(&mut self) -> News {
         loop {
             let news = if self.replay.is_some() {
@@ -264,19 +267,18 @@ impl Source {
             }
             Verdict::Hole => {
                 let from = sequence.next();
-                let why = match (&self.settings.replay, self.asked) {
-                    (None, _) => Hole::NotOffered,
-                    (Some(_), Some(why)) => why,
-                    (Some(_), None) => {
+                let why = match self.asked {
+                    Some(why) => why,
+                    None => {
                         self.counts.holes += 1;
-                        self.asks.push(Ask { rank: Some(rank), from, until: Some(number), known: false });
-                        return None;
+                        if self.settings.replay.is_some() {
+                            self.asks.push(Ask { rank: Some(rank), from, until: Some(number), known: false });
+                            return None;
+                        }
+                        Hole::NotOffered
                     }
                 };
                 sequence.give_up_before(number);
-                if self.settings.replay.is_none() {
-                    self.counts.holes += 1;
-                }
                 self.counts.incomplete += 1;
                 Some(News::Incomplete(rank, why))
             }
