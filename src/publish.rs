@@ -107,7 +107,8 @@ impl Process {
         self.shards.iter().for_each(|shard| shard.wake());
     }
 
-    /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
+    /// Another process serves from the same sockets: drains without closing connections
+    /// that may be asked on this moment.
     pub fn give_way(&self) {
         self.has_successor.store(true, Ordering::Release);
         self.drain();

@@ -1,4 +1,5 @@
-//! Finds shards that stand still in the middle of a turn, and says what they were doing; and how late control itself is.
+//! Finds shards that stand still in the middle of a turn, and says what they were doing;
+//! and how late control itself is.
 //!
 //! A shard serves thousands of streams: while it is busy with one thing for long, all others wait. What it does in
 //! the kernel may take long, anything else is either a fault of ours or a machine that lends us too little time.

@@ -89,9 +89,9 @@ impl Peer {
     }
 }
 
-/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an engine
-/// names is not to be spoken to because it says so. Each has its part of the time, since one that swallows whatever is
-/// sent to it would hide the others for ever.
+/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an
+/// engine names is not to be spoken to because it says so. Each has its part of the time, since one that swallows
+/// whatever is sent to it would hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
     let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();

@@ -30,7 +30,8 @@ pub struct Counts {
     pub replayed: u64,
     /// Messages that were known already.
     pub duplicates: u64,
-    /// Messages that are not three frames with a topic of ours and a number, answers that are none, ranks beyond the bound.
+    /// Messages that are not three frames with a topic of ours and a number, answers that are none,
+    /// ranks beyond the bound.
     pub refused: u64,
     /// Payloads that make no sense.
     pub malformed: u64,

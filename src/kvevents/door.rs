@@ -86,7 +86,8 @@ impl Door {
         Endpoint { host: host.into(), ..self.endpoint.clone() }
     }
 
-    /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
+    /// Another connection while there is one: an engine that restarted may be back before
+    /// its old one is known to be dead.
     pub(super) async fn replaced(&mut self) -> Result<Connection, Ended> {
         if self.waits() { self.admitted(false).await } else { std::future::pending().await }
     }

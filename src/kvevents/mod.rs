@@ -2,7 +2,8 @@
 //!
 //! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a `connection`, `zmtp` has its bytes.
 //! - `sequence` and `replay`: which message is the next, and what an engine is asked for again where some are missing.
-//! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines' versions.
+//! - [`Batch`]: one message, read into buffers that are used again.
+//!   `fields` has the names and places of engines' versions.
 //! - [`Settings`]: where events come from, by configuration or by what the engine lists.
 //!
 //! Memory is bounded whatever engines send: for each source one message, and what it reads as. A consumer that is slow

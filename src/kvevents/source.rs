@@ -73,8 +73,8 @@ impl Source {
         }
     }
 
-    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and nobody
-    /// is asked for them.
+    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and
+    /// nobody is asked for them.
     #[must_use]
     pub fn called(mut self, host: String) -> Source {
         self.door.set_host(host);
@@ -141,9 +141,9 @@ impl Source {
         self.connection.as_ref().map_or(0, Connection::held) + self.replay.as_ref().map_or(0, Replay::held)
     }
 
-    /// Older events come first: what a replay brings, and the replays yet to be asked for, before it is said that nothing
-    /// older is missing; then the message that is pending, which may have waited for just these. Only then the next is
-    /// received.
+    /// Older events come first: what a replay brings, and the replays yet to be asked for, before it is said that
+    /// nothing older is missing; then the message that is pending, which may have waited for just these. Only then the
+    /// next is received.
     async fn news(&mut self) -> News {
         loop {
             let news = if self.replay.is_some() {

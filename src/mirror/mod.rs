@@ -10,14 +10,17 @@
 //! last block that owns one is held no more. At any time the links told are closed under prefixes: the ones before come
 //! first, and go last.
 //!
-//! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical block. It tells of
-//!   reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes them once: these are believed to be there
-//!   until the cache is cleared, or there are more than the engine can hold ([`Mirror::is_overfull`]).
+//! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical
+//!   block. It tells of reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes
+//!   them once: these are believed to be there until the cache is cleared, or there are more than the engine can hold
+//!   ([`Mirror::is_overfull`]).
 //! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
 //!   removal ends both. SGLang's older versions name pages by their own tokens.
 //! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
-//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held, and nothing else is wrong.
-//! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
+//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held,
+//!   and nothing else is wrong.
+//! - A block that goes while others that follow it stay takes these along; once it is stored again,
+//!   with the same text, they are held again.
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told
 //! of, each time. Engines remove leaves first, so that each block is told of once as it comes and once as it goes. One

@@ -21,8 +21,8 @@ pub(super) struct Text {
     pub run: Run,
 }
 
-/// Why the text of a block is not known. What follows it is not known for the same reason. Saved by its number: one that
-/// was given away is not given again.
+/// Why the text of a block is not known. What follows it is not known for the same reason. Saved by its number: one
+/// that was given away is not given again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Unread {

@@ -113,8 +113,8 @@ pub struct Telling {
 }
 
 impl Mirror {
-    /// The next name of an event, of which `done` were read; else where the event stands. What the name before has begun
-    /// comes first.
+    /// The next name of an event, of which `done` were read; else where the event stands. What the name before has
+    /// begun comes first.
     pub(super) fn next(
         &mut self,
         names: &[u64],

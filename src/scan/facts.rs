@@ -208,7 +208,8 @@ impl Facts {
         self.prompt.has_prefix()
     }
 
-    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it; else [`Facts::prefix`].
+    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it;
+    /// else [`Facts::prefix`].
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.prompt.plain_prefix()
     }

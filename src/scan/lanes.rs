@@ -1,5 +1,5 @@
-//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for their value behind any
-//! of them.
+//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for their value behind
+//! any of them.
 //!
 //! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others
 //! against the lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64

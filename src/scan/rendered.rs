@@ -24,8 +24,8 @@ use arguments::Arguments;
 use page::{Page, Sieve};
 pub use why::{Rendering, Why};
 
-/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links, and
-/// [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
+/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links,
+/// and [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
 pub struct Renderer {
     kernel: &'static Kernel,
     page: Page,
@@ -105,8 +105,8 @@ impl Renderer {
     }
 
     /// Replaces both by the links of the last prompt below `root`: `blocks` has one for each whole block of
-    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`], `steps` those between them, at every further
-    /// [`crate::limits::STEP_BYTES`], three for each block and up to three behind the last.
+    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`], `steps` those between them, at every
+    /// further [`crate::limits::STEP_BYTES`], three for each block and up to three behind the last.
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
         self.page.links(root, blocks, steps);
     }

@@ -387,7 +387,8 @@ fn all_prompts_of_a_batch_are_counted() {
     }
 }
 
-/// Token ids beside messages are the whole prompt to SGLang, wherever they stand: neither messages nor tools are written.
+/// Token ids beside messages are the whole prompt to SGLang, wherever they stand:
+/// neither messages nor tools are written.
 #[test]
 fn ids_beside_messages_stand_in_their_place() {
     let ids = |from: u32, count: u32| (from..from + count).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
