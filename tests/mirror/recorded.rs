@@ -38,7 +38,7 @@ fn apply(blocks: &mut BTreeMap<u64, Block>, event: &Value) {
             let adapter = event["lora_name"].as_str();
             let salt = event["extra_keys"][0].as_array().and_then(|keys| keys.last()).and_then(Value::as_str);
             let salt = salt.filter(|salt| Some(*salt) != adapter);
-            let root = roots(adapter.map(str::as_bytes), salt.map(str::as_bytes)).unwrap();
+            let root = roots(adapter.map(str::as_bytes), salt.map(str::as_bytes));
             let mut parent = name(&event["parent_block_hash"]);
             for (hash, tokens) in hashes().zip(tokens.chunks(size)) {
                 let root = parent.map_or(root, |parent| blocks[&parent].root);
