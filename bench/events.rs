@@ -173,8 +173,6 @@ impl Sink for Told {
         black_box(link);
         self.1 += 1;
     }
-
-    fn nothing(&mut self) {}
 }
 
 /// Tokens of 1 to 8 bytes, 4.5 in the mean.
@@ -259,7 +257,7 @@ fn main() {
     report("one block a message", 1, 1);
     report("pages of one prompt: 512 events of 1", 512, 1);
     let vocabulary = vocabulary();
-    let reading = Reading { vocabulary: &vocabulary, root: &|_, _| Some(7) };
+    let reading = Reading { vocabulary: &vocabulary, root: &|_, _| 7 };
     let mut mirror = filled(&reading);
     println!("\n{:42} the same with what is held of it, until it is removed again, beside {HELD} blocks", "");
     report_mirror("a prefill chunk: 1 event of 512 blocks", 1, 512, &mut mirror, &reading);

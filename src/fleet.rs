@@ -43,7 +43,8 @@ pub enum Health {
     Down,
     /// Being taken out: finishes what it has, gets nothing new.
     Draining,
-    /// Says that it sleeps, its memory given back: finishes what it has, gets nothing new until it says that it is awake.
+    /// Says that it sleeps, its memory given back: finishes what it has,
+    /// gets nothing new until it says that it is awake.
     Asleep,
     /// Failed its requests, whatever its probes say: walked past for a while, then tried.
     Ejected,

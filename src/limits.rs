@@ -21,13 +21,13 @@ pub struct Limits {
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
     /// Bytes all held bodies of one shard may take together, with what has come of heads of replies; beyond it 503 with
-    /// `Retry-After`, and 502 where 16 KiB of such a head have come. 0: the shards share a quarter of the memory that the
-    /// machine, or this process's cgroup, has.
+    /// `Retry-After`, and 502 where 16 KiB of such a head have come. 0: the shards share a quarter of the memory that
+    /// the machine, or this process's cgroup, has.
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256
-    /// ("precise": four times 81, 98, 132, 200, 336). With less, caches are known up to a size that is the same for all.
-    /// 0: none.
+    /// ("precise": four times 81, 98, 132, 200, 336). With less, caches are known up to a size that is the same for
+    /// all. 0: none.
     pub index_bytes: usize,
     /// Most client connections of one shard; further ones wait in the kernel's queue.
     pub connections_max: usize,
@@ -35,8 +35,8 @@ pub struct Limits {
     pub idle_upstreams_max: usize,
     /// Most endpoints tried before a request fails because none can be connected to.
     pub connect_tries_max: u32,
-    /// How many of a hundred requests may be sent a second time (and ten at any time): those of which the engine certainly
-    /// saw nothing, and those that it was too busy for.
+    /// How many of a hundred requests may be sent a second time (and ten at any time): those of which the engine
+    /// certainly saw nothing, and those that it was too busy for.
     pub retry_percent: u32,
     /// Replies with at least this many bytes to come, of known length and neither JSON nor a stream, pass inside
     /// the kernel (splice), unseen.
@@ -210,8 +210,8 @@ pub const KV_RANKS_MAX: usize = 64;
 /// Most strangers that are told of where an engine is to connect; further ones are turned away and counted.
 pub const KV_STRANGERS_MAX: usize = 8;
 
-/// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of 16. What is kept of so
-/// many takes 3.0 GiB as it fills, and 96 MiB at once.
+/// Most blocks of one engine that are known, all its ranks together, whatever it says: 67 million tokens in blocks of
+/// 16. What is kept of so many takes 3.0 GiB as it fills, and 96 MiB at once.
 pub const MIRROR_BLOCKS_MAX: u32 = 1 << 22;
 /// Steps of a block's text that there is room for, in the mean: 256 bytes, or 32 tokens of 8 each.
 pub const MIRROR_LINKS_PER_BLOCK: u32 = 4;

@@ -35,14 +35,15 @@ pub fn adapter_hash(name: &[u8]) -> u64 {
 /// chains, in files and logs, is equal to none of today's.
 const GENERIC_FORM: u64 = 4;
 
-/// The key of a session in a pool. `session` is the XXH64 of its text: [`session_hash`], or
+/// The key of a session in a pool. `session` is the XXH64 of its text: [`text_hash`], or
 /// [`crate::scan::Facts::session`].
 pub fn session_key(pool_or_model: &[u8], session: u64) -> u64 {
     keyed(b's', pool_or_model, None, session)
 }
 
-/// The hash of a session text from a header field, equal to that of the same text in a body field.
-pub fn session_hash(text: &[u8]) -> u64 {
+/// The hash of a text that stands beside a body, equal to that of the same text in one of its fields: a session in a
+/// header field, the salt of an engine's event.
+pub fn text_hash(text: &[u8]) -> u64 {
     xxh64(text, 0)
 }
 

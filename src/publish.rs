@@ -107,7 +107,8 @@ impl Process {
         self.shards.iter().for_each(|shard| shard.wake());
     }
 
-    /// Another process serves from the same sockets: drains without closing connections that may be asked on this moment.
+    /// Another process serves from the same sockets: drains without closing connections
+    /// that may be asked on this moment.
     pub fn give_way(&self) {
         self.has_successor.store(true, Ordering::Release);
         self.drain();
@@ -197,7 +198,7 @@ impl DriverInUse {
 
 impl ShardState {
     /// The shard's listeners are open and it moves bytes with `driver`, for the reason `why`.
-    pub fn serving(&self, driver: DriverInUse, why: &str) {
+    pub fn now_serves(&self, driver: DriverInUse, why: &str) {
         self.driver.store(driver as u8, Ordering::Relaxed);
         self.why.get_or_init(|| why.to_owned());
         self.phase.store(Phase::Serving as u8, Ordering::Release);
@@ -217,7 +218,7 @@ impl ShardState {
     }
 
     /// The shard's thread ends, and needs no bell.
-    pub fn ended(&self) {
+    pub fn now_ends(&self) {
         self.bell.store(None);
         self.phase.store(Phase::Ended as u8, Ordering::Release);
     }
@@ -247,7 +248,7 @@ impl ShardState {
     }
 
     /// Control sees whether it has stood still for long.
-    pub fn wedged(&self, wedged: bool) {
+    pub fn set_wedged(&self, wedged: bool) {
         self.wedged.store(wedged, Ordering::Relaxed);
     }
 
@@ -257,7 +258,7 @@ impl ShardState {
     }
 
     /// Control saw it stand still.
-    pub fn stalled(&self) {
+    pub fn count_stall(&self) {
         self.stalls.fetch_add(1, Ordering::Relaxed);
     }
 

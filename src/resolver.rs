@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each domain
-/// that is tried (resolv.conf(5)).
+/// Longest wait for name servers: with one that does not answer the others are asked 5 s later, and again for each
+/// domain that is tried (resolv.conf(5)).
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Most look-ups at a time. Each has a thread while name servers are slow, however long ago it was given up; what else
 /// control leaves to threads, such as handing its sockets on, is not to wait for these.

@@ -52,7 +52,8 @@ pub struct Ring {
 
 impl Ring {
     /// Places `replication` points per unit of weight for each member. Weights and replication are
-    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`], and replication to what makes [`RING_POINTS_MAX`] points.
+    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`],
+    /// and replication to what makes [`RING_POINTS_MAX`] points.
     pub fn build(members: &[Member<'_>], replication: u32) -> Ring {
         let weights: u32 = members.iter().map(|(.., weight)| (*weight).clamp(1, WEIGHT_MAX)).sum();
         let most = (RING_POINTS_MAX / weights.max(1)).max(1);

@@ -31,8 +31,8 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
-/// Of a length that is known when it is compiled: a place in it needs no check. It begins with a line of the cache, so that
-/// a slot of 64 bytes is one: among many connections each is looked up where no cache holds it.
+/// Of a length that is known when it is compiled: a place in it needs no check. It begins with a line of the cache, so
+/// that a slot of 64 bytes is one: among many connections each is looked up where no cache holds it.
 #[repr(align(64))]
 struct Page<T>([Slot<T>; PAGE]);
 

@@ -52,7 +52,8 @@ pub struct Snapshot {
 /// How `GET /v1/models` is answered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelsAnswer {
-    /// The merged list as JSON; `None`: nothing is known yet, or not who may see it: the request is relayed to an engine.
+    /// The merged list as JSON; `None`: nothing is known yet, or not who may see it:
+    /// the request is relayed to an engine.
     pub list: Option<Bytes>,
     /// There are models that are not told here: an id that is not among these may be one of them.
     pub hides_some: bool,

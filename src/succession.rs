@@ -2,8 +2,9 @@
 //!
 //! The heir is started with the same arguments, one end of a socket pair as its standard input and [`HEIR`] in its
 //! environment, by a process between that ends at once: it is nobody's child, and a service manager sees it die also
-//! while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only then
-//! does the process that started it let go of its own. A socket that both have open loses no connection that waits in it.
+//! while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only
+//! then does the process that started it let go of its own. A socket that both have open loses
+//! no connection that waits in it.
 
 mod activation;
 

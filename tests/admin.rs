@@ -18,7 +18,7 @@ use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
 use warmfront::fleet::Health;
 use warmfront::policy::Policy;
-use warmfront::prefix::{session_hash, session_key};
+use warmfront::prefix::{session_key, text_hash};
 use warmfront::publish::{DriverInUse, Process, Published};
 use warmfront::snapshot::{Selected, Snapshot};
 
@@ -246,7 +246,7 @@ fn an_engine_goes_down_and_comes_back() {
     let front = front(vec![upstream(steady.address), upstream(ill.address)]);
     front.until("both up", |snapshot| health(snapshot, 0) == Health::Up && health(snapshot, 1) == Health::Up);
     assert_eq!(front.get("/readyz").status, 503, "no shard serves yet");
-    front.setup.process.shards()[0].serving(DriverInUse::Epoll, "as configured");
+    front.setup.process.shards()[0].now_serves(DriverInUse::Epoll, "as configured");
     assert_eq!(front.get("/readyz").status, 200);
     ill.healthy.store(false, Ordering::Relaxed);
     let down = front.until("down", |snapshot| health(snapshot, 1) == Health::Down);
@@ -264,7 +264,7 @@ fn an_engine_goes_down_and_comes_back() {
 fn an_engine_that_sleeps_gets_nothing_until_it_is_awake() {
     let (address, awake) = sleeper();
     let front = front(vec![upstream(address)]);
-    front.setup.process.shards()[0].serving(DriverInUse::Epoll, "as configured");
+    front.setup.process.shards()[0].now_serves(DriverInUse::Epoll, "as configured");
     let snapshot = front.until("asleep", |snapshot| health(snapshot, 0) == Health::Asleep);
     let Selected::Pool(pool) = snapshot.select(Some(b"tiny-llama")) else { panic!("no pool") };
     assert!(pool.eligible().slots().is_empty());
@@ -662,7 +662,7 @@ fn metrics_are_exposed() {
     shard.request(RequestKey { pool: u16::MAX, slot: u16::MAX, status: 404, reason: u8::MAX });
     shard.observe(pool, Timing::FirstToken, 1_500);
     shard.count(Count::AbortedRelay);
-    front.setup.process.shards()[0].serving(DriverInUse::Uring, "it works");
+    front.setup.process.shards()[0].now_serves(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
     for line in [
         "warmfront_requests_total{model=\"tiny-llama\",endpoint=\"one\",status=\"200\",reason=\"home\"} 1",
@@ -772,7 +772,7 @@ fn a_session_is_explained_as_a_shard_reads_it() {
         stream.read_to_string(&mut answer).unwrap();
         let answer: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
         let pool = answer["pool"].as_str().unwrap_or_default().as_bytes();
-        let key = session.map(|session| format!("{:016x}", session_key(pool, session_hash(session))));
+        let key = session.map(|session| format!("{:016x}", session_key(pool, text_hash(session))));
         assert_eq!(answer["session_key"].as_str(), key.as_deref(), "{answer}");
     }
 }

@@ -143,7 +143,7 @@ fn who_sees_a_shard_serving_sees_its_driver() {
         let process = Process::leak(1);
         let shard = thread::spawn(move || {
             let state = &process.shards()[0];
-            state.serving(DriverInUse::Uring, "");
+            state.now_serves(DriverInUse::Uring, "");
             while_draining_ends(process);
         });
         let state = &process.shards()[0];
@@ -158,7 +158,7 @@ fn who_sees_a_shard_serving_sees_its_driver() {
 
 fn while_draining_ends(process: &'static Process) {
     if process.draining() {
-        process.shards()[0].ended();
+        process.shards()[0].now_ends();
     }
 }
 

@@ -65,7 +65,8 @@ between the tokens that a choice thought cached and those that its engine found;
 share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
 engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
-    /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed, and of a pipe this is /dev/stdin.
+    /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed,
+    /// and of a pipe this is /dev/stdin.
     #[arg(value_name = "TRACE", conflicts_with = "generate")]
     trace: Option<PathBuf>,
     /// Generate traffic instead of reading a trace.
@@ -136,7 +137,8 @@ struct Hearing {
     /// Precise: batches that are lost; a batch is what one step changes [default: 0].
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     event_loss: Option<f64>,
-    /// Precise: whether engines are asked again for what was lost, which takes the delay once more: on, off [default: on].
+    /// Precise: whether engines are asked again for what was lost, which takes the delay once more:
+    /// on, off [default: on].
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     event_replay: Option<bool>,
 }

@@ -59,8 +59,8 @@ pub struct Args {
 pub(super) fn main(args: Args) -> ExitCode {
     let activated = succession::is_activated();
     let status = serve(args);
-    // Whoever waits at a socket of systemd's starts the front again at once, and systemd closes a socket that starts twenty
-    // in 2 s (systemd.socket(5), TriggerLimitBurst=).
+    // Whoever waits at a socket of systemd's starts the front again at once, and systemd closes a socket that starts
+    // twenty in 2 s (systemd.socket(5), TriggerLimitBurst=).
     if activated && status == ExitCode::from(EX_CONFIG) {
         sleep(BREATH);
     }

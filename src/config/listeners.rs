@@ -98,7 +98,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && alike
 }
 
-/// Whether who connects to `url` comes to the listener on `ours`; host names but one are nobody's until they are looked up.
+/// Whether who connects to `url` comes to the listener on `ours`;
+/// host names but one are nobody's until they are looked up.
 fn reaches(url: &Url, ours: SocketAddr, ipv6_alone: bool) -> bool {
     let hosts: Vec<IpAddr> = match (&*url.host, url.host.parse()) {
         ("localhost", _) => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],

@@ -141,7 +141,8 @@ fn names_tenants(before: &str, line: &str) -> bool {
     of_queue(table.unwrap_or_default()) || of_queue(line)
 }
 
-/// Whether a line may give the key to an engine itself, under a name that no key has, and not the file that it stands in.
+/// Whether a line may give the key to an engine itself, under a name that no key has,
+/// and not the file that it stands in.
 fn names_secret(before: &str, line: &str) -> bool {
     // A value may have lines of its own.
     let begins = |line: &&str| line.contains('=') || line.trim_start().starts_with('[');

@@ -13,7 +13,8 @@ use crate::policy::{Queueing, Settings};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Most requests that wait, in all pools together; more: 429. Pools without an engine in common then share it evenly.
+    /// Most requests that wait, in all pools together; more: 429.
+    /// Pools without an engine in common then share it evenly.
     pub waiting_max: u32,
     /// Longest wait; then 429.
     pub timeout_ms: u64,

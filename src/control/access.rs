@@ -226,8 +226,8 @@ impl Writer {
         let mut wait = LOOK;
         loop {
             let order = orders.recv_timeout(wait);
-            // What came before an order belongs where lines went before. What comes to a log that was off until then may
-            // have overtaken the order.
+            // What came before an order belongs where lines went before. What comes to a log that was off until then
+            // may have overtaken the order.
             let overtaken = self.sink.is_none() && matches!(order, Ok(Order::Take(_)));
             let busy = !overtaken && self.look();
             wait = if busy { LOOK_AGAIN } else { LOOK };

@@ -1,8 +1,8 @@
 //! How long an engine's answers are, by what it counts: most clients stream and do not ask for `usage`, so that their
 //! replies do not tell.
 //!
-//! Tokens count when they are generated and requests when they end, so it is only over many of them that one is the other's
-//! share. That other fronts' requests are among them does no harm: their answers lie in the same cache.
+//! Tokens count when they are generated and requests when they end, so it is only over many of them that one is the
+//! other's share. That other fronts' requests are among them does no harm: their answers lie in the same cache.
 
 use crate::fleet::EngineLoad;
 

@@ -1,7 +1,7 @@
 //! What engines did at endpoints that they have no more, and told where they are not heard any more, by name: what is
-//! shown of a name never falls, whichever slots, addresses and sockets it had. Of more names than [`LEFT_MAX`] that left
-//! the first to leave are shown no more: a series that ends takes nothing from what is summed over rates, while one to
-//! which all that they did were added would tell of years as of one moment.
+//! shown of a name never falls, whichever slots, addresses and sockets it had. Of more names than [`LEFT_MAX`] that
+//! left the first to leave are shown no more: a series that ends takes nothing from what is summed over rates, while
+//! one to which all that they did were added would tell of years as of one moment.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::mem::take;

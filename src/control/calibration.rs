@@ -1,5 +1,5 @@
-//! How many bytes of text a token stands for, by what engines say of prompts that we have counted: each reply of its own
-//! prompt, where replies do, else `/metrics` of all of them.
+//! How many bytes of text a token stands for, by what engines say of prompts that we have counted: each reply of its
+//! own prompt, where replies do, else `/metrics` of all of them.
 
 use crate::policy::Pool;
 
@@ -7,8 +7,8 @@ use crate::policy::Pool;
 const BELIEVED: (f32, f32) = (1.0, 8.0);
 /// Fewer tokens between two scrapes tell mostly of what was under way while they were read,
 const SCRAPED_MIN: f64 = 5_000.0;
-/// and in replies of what templates write around a message. One long prompt is enough: the first few of a new front decide
-/// what lies where.
+/// and in replies of what templates write around a message. One long prompt is enough: the first few of a new front
+/// decide what lies where.
 const REPLIED_MIN: f64 = 500.0;
 /// Beyond so many, older ones count half.
 const TOKENS_KEPT: f64 = 1_000_000.0;
@@ -16,7 +16,8 @@ const TOKENS_KEPT: f64 = 1_000_000.0;
 /// One endpoint's.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
-    /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted, when both were read last.
+    /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted,
+    /// when both were read last.
     last: Option<(u64, u64)>,
     /// Bytes had come between the last two readings.
     fed: bool,

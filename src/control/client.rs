@@ -162,7 +162,8 @@ impl Client {
         self.ask(call, fields, Some(json), |response| whole(response, call.bytes_max)).await
     }
 
-    /// One GET of a page that is told line by line as it comes, of which no more is kept than a line. Answers its status.
+    /// One GET of a page that is told line by line as it comes,
+    /// of which no more is kept than a line. Answers its status.
     pub async fn get_lines(&self, call: &Call<'_>, line: impl FnMut(&[u8])) -> Result<u16, CallError> {
         self.ask(call, Vec::new(), None, |response| by_lines(response, call.bytes_max, line)).await
     }

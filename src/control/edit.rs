@@ -104,7 +104,8 @@ struct Made {
     count: u64,
     /// Readings that have not ended.
     asked: usize,
-    /// By number, those that one of these may have to make again: of each engine three at most, and [`KEPT_MAX`] in all.
+    /// By number, those that one of these may have to make again: of each engine three at most,
+    /// and [`KEPT_MAX`] in all.
     kept: Vec<(u64, Edit)>,
 }
 
@@ -171,14 +172,15 @@ impl Since {
         redo(&since.map(|(_, edit)| edit).collect::<Vec<_>>(), upstreams, &makes_sense);
     }
 
-    /// What was read is in use, with the edits since: those before are undone, also for who asked sooner and reads later.
+    /// What was read is in use, with the edits since: those before are undone,
+    /// also for who asked sooner and reads later.
     pub fn taken(&self) {
         self.edits.made().kept.retain(|(number, _)| *number > self.before);
     }
 }
 
-/// All together, else each half of them by itself: thousands that make sense are not tried one by one for the sake of one
-/// that does not.
+/// All together, else each half of them by itself: thousands that make sense are not tried one by one for the sake of
+/// one that does not.
 fn redo(edits: &[&Edit], upstreams: &mut Vec<Upstream>, makes_sense: &impl Fn(&[Upstream]) -> bool) {
     let mut edited = upstreams.clone();
     edits.iter().for_each(|edit| edit.redo(&mut edited));

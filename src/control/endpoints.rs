@@ -210,7 +210,7 @@ async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
     };
     Json(ShownFleet {
         epoch: snapshot.epoch,
-        draining: state.process.leaving() || state.process.draining(),
+        draining: state.process.is_ending(),
         pools: snapshot.pools.iter().filter(|pool| !pool.members.is_empty()).map(pool).collect(),
         endpoints: shown(&state),
     })

@@ -297,7 +297,7 @@ pub fn random() -> u64 {
 fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
     let value = |wanted: &String| {
         let field = question.fields.iter().find(|(name, _)| name == wanted).filter(|(_, value)| !value.is_empty());
-        field.map(|(_, value)| prefix::session_hash(value))
+        field.map(|(_, value)| prefix::text_hash(value))
     };
     settings.session_headers.iter().find_map(value)
 }

@@ -1,5 +1,5 @@
-//! Who may ask the admin listener for what. A page in a browser on this machine reaches it as an operator does; what gives
-//! the page away is its origin, and the name under which it came where its own name servers led that name here.
+//! Who may ask the admin listener for what. A page in a browser on this machine reaches it as an operator does; what
+//! gives the page away is its origin, and the name under which it came where its own name servers led that name here.
 
 use std::net::IpAddr;
 

@@ -30,7 +30,8 @@ const FIRST_SHARE: u8 = 10;
 /// So many refused probes in a row mean that nobody is there.
 pub(super) const REFUSALS: u32 = 2;
 
-/// So many times as many failed probes as make an engine down have another of its addresses tried, where it is not refused.
+/// So many times as many failed probes as make an engine down have another of its addresses tried,
+/// where it is not refused.
 const PATIENCE: u32 = 5;
 
 /// See the module.

@@ -143,7 +143,8 @@ impl Hearing {
         self.inner().sockets.get(socket).map(|socket| socket.reached.clone()).unwrap_or_default()
     }
 
-    /// What a later process is to know of it: nothing of a rank that is between two states, which has to be told anew then.
+    /// What a later process is to know of it: nothing of a rank that is between two states,
+    /// which has to be told anew then.
     pub fn saved(&self) -> Heard {
         let inner = self.inner();
         let bytes = |mirror: &Mirror| {
@@ -194,7 +195,8 @@ impl Hearing {
             Told::Malformed(_) => None,
             Told::Offline(why) => {
                 self.distrust(&mut inner);
-                // Also where only an earlier process has heard it: what it told has no room of its own until it is heard.
+                // Also where only an earlier process has heard it:
+                // what it told has no room of its own until it is heard.
                 self.keeper.notes(self.place, self.id, Unit::Blocks);
                 self.say_unheard(socket, why, &mut inner);
                 Some(Course::Silent)

@@ -117,8 +117,8 @@ impl Keeper {
         }
     }
 
-    /// Has every engine watched. Who is watched already is watched on: one that began anew with each edit would not come to
-    /// its next look-up where these are frequent, and all engines would be asked at one moment.
+    /// Has every engine watched. Who is watched already is watched on: one that began anew with each edit would not
+    /// come to its next look-up where these are frequent, and all engines would be asked at one moment.
     pub fn watch(self: &Arc<Self>) {
         let plan = watch::Plan::from(&*self.config());
         let engines: Vec<(usize, Upstream)> =

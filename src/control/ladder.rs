@@ -19,8 +19,8 @@ pub const WINDOW_REQUESTS: u64 = 8;
 pub const WRONG_PERCENT: u64 = 50;
 /// With so many at most it is right; between the two it is neither, lest an endpoint goes up and down at one border.
 pub const RIGHT_PERCENT: u64 = 25;
-/// So many wrong windows in a row lead down: requests sent together with the same new prompt fill one or two, as they are
-/// predicted before the first of them is computed.
+/// So many wrong windows in a row lead down: requests sent together with the same new prompt fill one or two, as they
+/// are predicted before the first of them is computed.
 pub const WRONG_ROW: u32 = 3;
 /// So many right ones lead up.
 pub const RIGHT_ROW: u32 = 4;

@@ -113,7 +113,8 @@ pub struct Tenancy {
     pub began: Option<f64>,
     /// Those that answered there.
     pub processes: Processes,
-    /// How many tokens of prompts it had counted by its last scrape: tells processes apart that do not say when they began.
+    /// How many tokens of prompts it had counted by its last scrape:
+    /// tells processes apart that do not say when they began.
     pub computed: Option<u64>,
     /// Whose server it is, as far as it has said so: known for longer than its figures are believed.
     pub kind: Option<EngineKind>,

@@ -128,7 +128,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Nobody can listen there for who asks control: on no other address either, where descriptors or memory are wanting.
+    /// Nobody can listen there for who asks control: on no other address either,
+    /// where descriptors or memory are wanting.
     pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
         if is_want(&error) {
             let why = format!("nothing is left to listen on {address} with: {error}");

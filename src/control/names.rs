@@ -30,15 +30,16 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
     found
 }
 
-/// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for another
-/// than one that is dead would find its twin behind it.
+/// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for
+/// another than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     let host = &upstream.url.host;
     let found = resolver::addresses(host, upstream.url.port).await;
     usable(host, found.map_err(|error| format!("{host}: {error}"))?.into_iter())
 }
 
-/// Those that can be asked: no request names an address of one link with its interface, and without that nobody is there.
+/// Those that can be asked: no request names an address of one link with its interface,
+/// and without that nobody is there.
 fn usable(host: &str, found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, String> {
     let is_of_a_link = |address: &SocketAddr| matches!(address, SocketAddr::V6(six) if six.scope_id() != 0);
     let (of_links, found): (Vec<_>, Vec<_>) = each_once(found).into_iter().partition(is_of_a_link);
@@ -54,7 +55,8 @@ fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     addresses.filter(|address| known.insert(*address)).collect()
 }
 
-/// Whether a host name stands for several addresses of one family: for several engines, most likely, of which one is used.
+/// Whether a host name stands for several addresses of one family: for several engines,
+/// most likely, of which one is used.
 pub fn is_shared(addresses: &[SocketAddr]) -> bool {
     let four = addresses.iter().filter(|address| address.is_ipv4()).count();
     four > 1 || addresses.len() - four > 1

@@ -1,4 +1,5 @@
-//! `/receipts` of the admin listener: what the front knew of each of the last requests when it chose, and what came of it.
+//! `/receipts` of the admin listener: what the front knew of each of the last requests when
+//! it chose, and what came of it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -46,7 +46,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Sections that differ, by comparison; keys that wait for a restart are those that the process was not `started` with.
+    /// Sections that differ, by comparison; keys that wait for a restart are those that the
+    /// process was not `started` with.
     pub fn between(old: &Config, new: &Config, started: &Config) -> Changes {
         let differs = |list: &[(&'static str, bool)]| {
             list.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()

@@ -193,7 +193,8 @@ impl Saved {
     }
 }
 
-/// A file as it is written, engine by engine: what is known of all of them together may be a third of what the index takes.
+/// A file as it is written, engine by engine: what is known of all of them together may be a
+/// third of what the index takes.
 #[derive(Debug)]
 pub struct Writing {
     path: PathBuf,

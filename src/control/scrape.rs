@@ -125,7 +125,8 @@ struct Sums {
     awake: Option<bool>,
 }
 
-/// What SGLang says of each data-parallel and each pipeline rank; all ranks of tensor parallelism may say the same of it.
+/// What SGLang says of each data-parallel and each pipeline rank;
+/// all ranks of tensor parallelism may say the same of it.
 #[derive(Default)]
 struct Ranks(BTreeMap<[u64; 2], f64>);
 

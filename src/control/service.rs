@@ -145,7 +145,8 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
     }
 }
 
-/// Which shards turn. Looks are counted and no time is taken: where the machine or the process stood still, so did they.
+/// Which shards turn. Looks are counted and no time is taken:
+/// where the machine or the process stood still, so did they.
 #[derive(Debug)]
 struct Turning {
     /// One that so many looks in a row find where it was stands still.
@@ -198,7 +199,8 @@ fn say(state: &[NotifyState<'_>]) {
 mod tests {
     use super::*;
 
-    /// Eight shards that turn every so many milliseconds, each at moments of its own, as they are seen after so many looks.
+    /// Eight shards that turn every so many milliseconds, each at moments of its own,
+    /// as they are seen after so many looks.
     fn turns(every: u64, patience: Duration, look: u32) -> Vec<Option<u64>> {
         let now = (patience / LOOKS * look).as_millis() as u64;
         (0..8).map(|shard| Some((now + every * shard / 8) / every)).collect()

@@ -1,4 +1,5 @@
-//! Finds shards that stand still in the middle of a turn, and says what they were doing; and how late control itself is.
+//! Finds shards that stand still in the middle of a turn, and says what they were doing;
+//! and how late control itself is.
 //!
 //! A shard serves thousands of streams: while it is busy with one thing for long, all others wait. What it does in
 //! the kernel may take long, anything else is either a fault of ours or a machine that lends us too little time.
@@ -133,14 +134,14 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
         for (shard, (seen, state)) in seen.iter_mut().zip(process.shards()).enumerate() {
             if state.phase() != Phase::Serving {
                 *seen = Seen::new(turns(shard), Doing::Waits, now);
-                state.wedged(false);
+                state.set_wedged(false);
                 continue;
             }
             let found = seen.look(turns(shard), state.doing().now(), now);
-            state.wedged(seen.is_wedged());
+            state.set_wedged(seen.is_wedged());
             match found {
                 Some(Found::Stands(doing, stood)) => {
-                    state.stalled();
+                    state.count_stall();
                     tracing::warn!(
                         shard,
                         doing = doing.as_str(),

@@ -1,5 +1,5 @@
-//! Predictions of one endpoint's cache beside what its engine says: reply by reply, or where replies do not tell, by what
-//! it counts in `/metrics`.
+//! Predictions of one endpoint's cache beside what its engine says: reply by reply, or where replies do not tell, by
+//! what it counts in `/metrics`.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Another process in this one's place, without a refused connection: the program on disk is started, takes the listening
-//! sockets, and serves; this one finishes what it has.
+//! Another process in this one's place, without a refused connection: the program on disk is started, takes the
+//! listening sockets, and serves; this one finishes what it has.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

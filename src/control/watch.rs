@@ -257,7 +257,8 @@ impl Watch {
         }
     }
 
-    /// Whether it is not known how an engine is loaded that answers its probes: of others it is said that they are down.
+    /// Whether it is not known how an engine is loaded that answers its probes:
+    /// of others it is said that they are down.
     fn lacks_reading(&self) -> bool {
         let fleet = self.keeper.fleet();
         let now = fleet.member(self.place).and_then(|member| member.now.as_ref());

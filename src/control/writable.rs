@@ -30,8 +30,8 @@ pub fn may_hold(path: &Path) -> io::Result<()> {
 /// As this process's effective user, which is who will open it.
 fn may(path: &Path, access: Access) -> io::Result<()> {
     let asked = match accessat(CWD, path, access, AtFlags::EACCESS) {
-        // Filters of system calls that are older than this one (faccessat2) refuse what they do not know. The one before
-        // it asks as the real user.
+        // Filters of system calls that are older than this one (faccessat2) refuse what they do not know. The one
+        // before it asks as the real user.
         Err(Errno::PERM) if getuid() == geteuid() && getgid() == getegid() => {
             accessat(CWD, path, access, AtFlags::empty())
         }
@@ -52,7 +52,8 @@ mod tests {
     /// The same number on every architecture.
     const FACCESSAT2: i64 = 439;
 
-    /// As Docker's filter does with libseccomp before 2.4.4, and systemd's before 247 with `SystemCallErrorNumber=EPERM`.
+    /// As Docker's filter does with libseccomp before 2.4.4, and systemd's before 247 with
+    /// `SystemCallErrorNumber=EPERM`.
     #[test]
     fn a_call_that_a_filter_does_not_know_is_done_without() {
         let file = std::env::temp_dir().join(format!("warmfront-writable-{}", std::process::id()));

@@ -19,8 +19,8 @@ const NOBODY: u64 = 0;
 const POOL_WORDS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX / u64::BITS as usize };
 
 /// What engines guard together. vLLM 0.32 guards what begins with one of four prefixes, older ones what begins with the
-/// first, others all that they serve: what is asked for under one says nothing of another, by which anybody would be let
-/// in, whatever he shows, and remembered.
+/// first, others all that they serve: what is asked for under one says nothing of another, by which anybody would be
+/// let in, whatever he shows, and remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Realm {
     /// All paths that begin with none of these.

@@ -201,13 +201,14 @@ pub trait Driver: HandOver {
     /// Whether nothing has come from the peer that was not handed out: no byte, no end.
     fn is_quiet(&self, socket: SocketId) -> bool;
 
-    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet. Nothing does where the
-    /// socket is gone.
+    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet. Nothing does where
+    /// the socket is gone.
     fn nothing_waits(&self, socket: SocketId) -> bool {
         self.is_quiet(socket)
     }
 
-    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), if it can be told: one at least.
+    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898),
+    /// if it can be told: one at least.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 
     /// How often accepting was put off because descriptors are scarce, or the kernel refuses.

@@ -22,8 +22,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Sent bytes that stay unacknowledged this long end a connection, and so does a peer that has had no room for that
 /// long; see [`be_patient`]. An engine that takes nothing of a body for that long is taken for one that is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for this
-/// long. So all of them must fit into it.
+/// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for
+/// this long. So all of them must fit into it.
 const _: () = assert!(
     KEEPALIVE_IDLE.as_millis() + KEEPALIVE_INTERVAL.as_millis() * KEEPALIVE_PROBES as u128 <= USER_TIMEOUT.as_millis()
 );

@@ -12,8 +12,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use super::SocketId;
 use super::descriptors::is_last;
 
-/// Room of one pipe, in pages: however little of one a segment brings, it takes one. The kernel may give less: a user has
-/// `fs.pipe-user-pages-soft` for all pipes.
+/// Room of one pipe, in pages: however little of one a segment brings, it takes one. The kernel may give less: a user
+/// has `fs.pipe-user-pages-soft` for all pipes.
 const PIPE_PAGES: usize = 64;
 /// Bytes asked for at once, which is what 64 pages of the usual size hold.
 const MOVED_MAX: usize = 256 << 10;

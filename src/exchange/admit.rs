@@ -201,7 +201,7 @@ fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: 
 fn named_session(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<u64> {
     let headers = if cx.snapshot.needs.contains(Needs::SESSION) { &*cx.snapshot.session_headers } else { &[] };
     let named = headers.iter().find_map(|name| head.fields.get(name).filter(|value| !value.is_empty()));
-    named.map(prefix::session_hash)
+    named.map(prefix::text_hash)
 }
 
 impl Asked {

@@ -218,7 +218,8 @@ impl Exchange {
     }
 }
 
-/// The policy that looks on here, if there is one, and what of the loads is this request's: before its tokens are counted.
+/// The policy that looks on here, if there is one, and what of the loads is this request's:
+/// before its tokens are counted.
 #[inline]
 fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Context<'_>) -> Option<(Policy, Own)> {
     let policy = pool.settings.shadow_policy.0?;

@@ -1,5 +1,5 @@
-//! Which pages in browsers may read the answers of the front's own (Fetch, 3.3). Engines say so of theirs themselves, and
-//! answer preflights.
+//! Which pages in browsers may read the answers of the front's own (Fetch, 3.3). Engines say so of theirs themselves,
+//! and answer preflights.
 
 use std::sync::Arc;
 

@@ -174,7 +174,8 @@ impl Exchange {
         self.is_let_in(head.status, cx)
     }
 
-    /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the model since it said what it serves.
+    /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the
+    /// model since it said what it serves.
     fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
         if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
             cx.counters.outcomes().was_not_found(leg.slot());
@@ -246,7 +247,8 @@ impl Exchange {
         !self.retried && self.upload.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
     }
 
-    /// Whether nobody is left to choose, of those for whom it is not too long, beside the endpoint that this request is at.
+    /// Whether nobody is left to choose, of those for whom it is not too long,
+    /// beside the endpoint that this request is at.
     pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
         let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
         let here = self.leg.as_ref().map(Leg::slot);
@@ -262,8 +264,8 @@ impl Exchange {
         self.drop_leg(cx);
     }
 
-    /// The one place, but for a fault of ours, where a request stops being counted in flight: at once, or where it failed
-    /// a while later.
+    /// The one place, but for a fault of ours, where a request stops being counted in flight: at once, or where it
+    /// failed a while later.
     pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>) -> bool {
         self.take_kept(cx);
         let Some(leg) = self.leg.take() else { return false };

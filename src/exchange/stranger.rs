@@ -4,8 +4,9 @@
 //! Engines judge keys, and the choice is made before that. What the front learns with a choice it would learn from
 //! anybody: prompts that it notes drive out what it knew, whatever is taken back once they are refused; their lengths
 //! bend the means by which costs are counted, and their tools take the room of others'. So a stranger's request goes
-//! where any other would, and counts there for as long; but nothing is learnt of it before its engine lets it in. Of what
-//! is no stream that takes as long as the answer: its prompt is kept until then as it was cut, since the body is not.
+//! where any other would, and counts there for as long; but nothing is learnt of it before its engine lets it in. Of
+//! what is no stream that takes as long as the answer: its prompt is kept until then as it was cut,
+//! since the body is not.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

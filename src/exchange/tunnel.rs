@@ -70,7 +70,8 @@ impl Exchange {
                 self.upstream_ended = true;
                 cx.actions.push(Action::Finish(Side::Client));
             }
-            // By a reset: nothing else comes in a tunnel. What it did may be its client's doing, as what comes of it is.
+            // By a reset: nothing else comes in a tunnel. What it did may be its client's doing,
+            // as what comes of it is.
             _ => return self.engine_cut(Count::UpstreamFaultReset, cx),
         }
         // Nothing waits for the engine then: a client is not read from, nor its end seen, while that is full.

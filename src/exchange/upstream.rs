@@ -45,8 +45,8 @@ impl Exchange {
         self.choose_again(Count::RetriedConnect, cx);
     }
 
-    /// There was nothing left to connect with: no fault of the endpoint's, where it does not end, and another would fare
-    /// no better.
+    /// There was nothing left to connect with: no fault of the endpoint's, where it does not end, and another would
+    /// fare no better.
     pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectWanting);
         self.was_not_computed(cx);
@@ -54,7 +54,8 @@ impl Exchange {
         self.refuse(refusals::WANT.into(), cx);
     }
 
-    /// Every port that leads there is taken: its endpoint serves whoever has them, and to another one there may be some.
+    /// Every port that leads there is taken: its endpoint serves whoever has them,
+    /// and to another one there may be some.
     pub(super) fn connect_portless(&mut self, cx: &mut Context<'_>) {
         self.connects += 1;
         if u32::from(self.connects) >= cx.rules.limits.connect_tries_max || self.is_alone(cx.snapshot) {

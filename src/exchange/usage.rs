@@ -1,5 +1,5 @@
-//! How many tokens a request had, as the end of its reply tells: `usage` of an unstreamed body, or of the last event of a
-//! stream whose client asked for it. Bodies are not parsed: what stands behind the key up to the end of body or event
+//! How many tokens a request had, as the end of its reply tells: `usage` of an unstreamed body, or of the last event of
+//! a stream whose client asked for it. Bodies are not parsed: what stands behind the key up to the end of body or event
 //! tells how deep it stood, so that its beginning is not needed.
 //!
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
@@ -7,8 +7,9 @@
 //! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends it;
 //! one of `/v1/messages` in its last but one.
 //!
-//! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name deeper
-//! in a body, such as in the schema of a tool, stand at another depth. A wrong reading would cost an estimate and no more.
+//! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name
+//! deeper in a body, such as in the schema of a tool, stand at another depth.
+//! A wrong reading would cost an estimate and no more.
 
 use std::sync::LazyLock;
 

@@ -26,12 +26,14 @@ impl Method {
     }
 }
 
-/// How far is believed what is known of one endpoint's cache: the best first. Knowing nothing but loads stands below these.
+/// How far is believed what is known of one endpoint's cache: the best first.
+/// Knowing nothing but loads stands below these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Rung {
     /// Its engine says what it holds, and nothing that it said was missed.
     Exact,
-    /// Its engine says so, and it is being asked for what was missed; what was sent there counts beside what it has said.
+    /// Its engine says so, and it is being asked for what was missed;
+    /// what was sent there counts beside what it has said.
     Replaying,
     /// The index of what was sent there is believed.
     #[default]

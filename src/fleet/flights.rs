@@ -28,8 +28,8 @@ impl Caps {
     }
 }
 
-/// In the lower half those in flight, in the upper those of them that have ended and stay charged: in one word, so that a
-/// cap holds for what runs whatever ends meanwhile, and a request that is not charged costs no more for it.
+/// In the lower half those in flight, in the upper those of them that have ended and stay charged: in one word, so that
+/// a cap holds for what runs whatever ends meanwhile, and a request that is not charged costs no more for it.
 #[derive(Debug, Default)]
 pub(crate) struct Flights(AtomicU64);
 

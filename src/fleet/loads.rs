@@ -237,8 +237,8 @@ impl Loads {
         Means { prompt, held, answer }
     }
 
-    /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that nobody
-    /// shares.
+    /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that
+    /// nobody shares.
     pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: PoolId, means: Means) {
         for &slot in slots {
             let Some((cells, seen)) = self.cells(slot).zip(seen.cells(slot)) else { continue };

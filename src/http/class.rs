@@ -68,7 +68,8 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(&TOKEN, bytes)
 }
 
-/// Where the run of bytes of `table` that starts at `from` ends; looks at eight bytes before it asks which of them ends it.
+/// Where the run of bytes of `table` that starts at `from` ends;
+/// looks at eight bytes before it asks which of them ends it.
 #[inline]
 pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
     let rest = bytes.get(from..).unwrap_or_default();

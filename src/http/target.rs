@@ -25,8 +25,8 @@ pub fn query_value<'a>(target: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
 }
 
-/// A part of a target with its escapes read, as a model id with slashes may have them. What is no escape stands for itself
-/// (RFC 3986 section 2.1).
+/// A part of a target with its escapes read, as a model id with slashes may have them. What is no escape stands for
+/// itself (RFC 3986 section 2.1).
 pub fn percent_decoded(part: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(part.len());
     let mut rest = part;

@@ -45,8 +45,8 @@ impl Capacity {
         if share < Self::BLOCKS_MIN {
             return Err(BadCapacity::TooFew);
         }
-        // A share is 16 to 32 chunks: what `blocks` leaves of the memory for one chunk each is little, and so is what an
-        // endpoint leaves over of its last one.
+        // A share is 16 to 32 chunks: what `blocks` leaves of the memory for one chunk each is little, and so is what
+        // an endpoint leaves over of its last one.
         let shift = (share / 16).max(Self::BLOCKS_MIN).ilog2();
         let chunks = self.endpoints.checked_mul(share.div_ceil(1 << shift)).ok_or(BadCapacity::TooMany)?;
         let blocks = chunks.checked_mul(1 << shift).filter(|&blocks| blocks < 1 << 31).ok_or(BadCapacity::TooMany)?;

@@ -1,11 +1,12 @@
-//! What one endpoint holds, in the order in which it will go: exactly the least recently used first, and of what was used
-//! together the deepest first.
+//! What one endpoint holds, in the order in which it will go: exactly the least recently used first, and of what was
+//! used together the deepest first.
 //!
 //! Blocks form a tree, since a block's hash includes those before it. Using a prompt makes all its blocks as young as
 //! its last one; so it is enough to remember the time of *ends*. A list holds every leaf, and the inner blocks with
 //! which some prompt ended, from the newest to the oldest. The oldest entry is the next to go if it is a leaf. If it
 //! is not, something younger lies below it and it is taken off the list. A leaf that goes leaves its
-//! place in the list to its parent, which was last used when the leaf was, unless the parent has a younger place itself.
+//! place in the list to its parent, which was last used when the leaf was,
+//! unless the parent has a younger place itself.
 //!
 //! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
@@ -234,8 +235,9 @@ impl Ledger {
         self.held -= 1;
     }
 
-    /// Whether the place of a leaf that goes is its parent's: the parent is not in the list, or further behind. (The oldest
-    /// leaf's is of no use to a parent with other children.) A place more than [`STEPS_MAX`] behind stays what it is.
+    /// Whether the place of a leaf that goes is its parent's: the parent is not in the list, or further behind. (The
+    /// oldest leaf's is of no use to a parent with other children.)
+    /// A place more than [`STEPS_MAX`] behind stays what it is.
     fn inherits(&self, parent: u32, at: u32) -> bool {
         if self.cell(parent).newer == UNLISTED {
             return self.cell(parent).first_child == NONE || at != self.oldest;

@@ -55,7 +55,8 @@ impl Lengths {
         let Line(words) = self.bucket(link);
         let gives_way = |word: u64| word & TOKENS == 0 || is_of(word, link);
         let place = words.iter().position(|word| gives_way(word.load(Ordering::Relaxed))).unwrap_or(LINE - 1);
-        // From the last on, so that who reads from the first on meets each word that stays. Release, for the same order.
+        // From the last on, so that who reads from the first on meets each word that stays.
+        // Release, for the same order.
         for at in (1..=place).rev() {
             words[at].store(words[at - 1].load(Ordering::Relaxed), Ordering::Release);
         }

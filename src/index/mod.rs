@@ -2,9 +2,9 @@
 //! it together.
 //!
 //! A prompt is a *chain*: one 64-bit hash for each of its blocks, each including those before it, so that equal hashes
-//! mean equal prefixes. A row keeps 44 bits of a hash: a look at a block takes another one for it with a probability of at
-//! most 16 / 2^44, or 10^-12 (its two buckets have 16 rows); with all 64 bits it would be n / 2^64 for n blocks, 10^-12 for
-//! 2 * 10^7. A wrong answer costs a wrong estimate, never a wrong reply.
+//! mean equal prefixes. A row keeps 44 bits of a hash: a look at a block takes another one for it with a probability of
+//! at most 16 / 2^44, or 10^-12 (its two buckets have 16 rows); with all 64 bits it would be n / 2^64 for n blocks,
+//! 10^-12 for 2 * 10^7. A wrong answer costs a wrong estimate, never a wrong reply.
 //!
 //! - [`rows`]: one table of blocks with a bit for each holder, read and written without locks.
 //! - [`ledger`]: for each endpoint, what it holds and what goes next: exactly least recently used, old leaves first.
@@ -21,10 +21,11 @@
 //! Who finds it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint
 //! is believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
-//! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going, lose
-//! some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's conversation
-//! trace, 8 endpoints of 2,000 blocks, such sets had hit rates of 16.0 and 19.6 %, this index and an exact LRU
-//! 25.1 % (measured once, by a program that was not kept; `tests/index` holds it to an exact LRU on generated chats).
+//! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going,
+//! lose some block of a long prompt early, and the first one lost ends the match. On 4,000 requests of Mooncake's
+//! conversation trace, 8 endpoints of 2,000 blocks, such sets had hit rates of 16.0 and 19.6 %, this index and an exact
+//! LRU 25.1 % (measured once, by a program that was not kept; `tests/index` holds it to an exact LRU on generated
+//! chats).
 //!
 //! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a
 //! block is found that nobody holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s
@@ -147,7 +148,8 @@ impl Index {
         })
     }
 
-    /// The memory that it takes at its start, beside itself. A ledger takes 32 bytes more for each chunk beyond its share.
+    /// The memory that it takes at its start, beside itself.
+    /// A ledger takes 32 bytes more for each chunk beyond its share.
     pub fn bytes(capacity: Capacity) -> Result<usize, BadCapacity> {
         let Shape { words, buckets, shift, chunks, lengths } = capacity.shape()?;
         let slot = size_of::<AtomicU64>() + size_of::<CachePadded<Seat>>();

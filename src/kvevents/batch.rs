@@ -1,5 +1,5 @@
-//! Reads one message's payload into buffers that are used again: `[time, events, rank]`, or the same as a map. Each event
-//! is an array with its tag first or a map with a `type`, whichever way the engine's version writes it.
+//! Reads one message's payload into buffers that are used again: `[time, events, rank]`, or the same as a map. Each
+//! event is an array with its tag first or a map with a `type`, whichever way the engine's version writes it.
 //!
 //! What is not known is passed over and counted, since every version of an engine adds something; what is known and
 //! does not make sense refuses the whole batch, so that no half of one is ever applied.

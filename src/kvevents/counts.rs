@@ -1,7 +1,7 @@
 //! What a subscription has seen and done.
 
 use super::batch::Skipped;
-use super::link::Ended;
+use super::connection::Ended;
 use super::msgpack::Malformed;
 
 /// Since it began.
@@ -31,7 +31,8 @@ pub struct Counts {
     pub replayed: u64,
     /// Messages that were known already.
     pub duplicates: u64,
-    /// Messages that are not three frames with a topic of ours and a number, answers that are none, ranks beyond the bound.
+    /// Messages that are not three frames with a topic of ours and a number, answers that are none,
+    /// ranks beyond the bound.
     pub refused: u64,
     /// Payloads that make no sense.
     pub malformed: u64,
@@ -57,28 +58,52 @@ pub struct Counts {
 impl Counts {
     /// Those of another as well; what could not be read is its own.
     pub fn add(&mut self, other: &Counts) {
-        let Counts { connected, unreachable, closed, slow, silent, broken, messages, batches, replayed, .. } = other;
+        // Whole, so that a count more is not forgotten here.
+        let Counts {
+            connected,
+            unreachable,
+            wanting,
+            closed,
+            slow,
+            silent,
+            broken,
+            strangers,
+            messages,
+            batches,
+            replayed,
+            duplicates,
+            refused,
+            malformed,
+            unknown_events,
+            unknown_fields,
+            holes,
+            replays,
+            replays_failed,
+            restarts,
+            incomplete,
+            unread: _,
+        } = other;
         self.connected += connected;
         self.unreachable += unreachable;
-        self.wanting += other.wanting;
+        self.wanting += wanting;
         self.closed += closed;
         self.slow += slow;
         self.silent += silent;
         self.broken += broken;
-        self.strangers += other.strangers;
+        self.strangers += strangers;
         self.messages += messages;
         self.batches += batches;
         self.replayed += replayed;
-        self.duplicates += other.duplicates;
-        self.refused += other.refused;
-        self.malformed += other.malformed;
-        self.unknown_events += other.unknown_events;
-        self.unknown_fields += other.unknown_fields;
-        self.holes += other.holes;
-        self.replays += other.replays;
-        self.replays_failed += other.replays_failed;
-        self.restarts += other.restarts;
-        self.incomplete += other.incomplete;
+        self.duplicates += duplicates;
+        self.refused += refused;
+        self.malformed += malformed;
+        self.unknown_events += unknown_events;
+        self.unknown_fields += unknown_fields;
+        self.holes += holes;
+        self.replays += replays;
+        self.replays_failed += replays_failed;
+        self.restarts += restarts;
+        self.incomplete += incomplete;
     }
 
     pub(super) fn connected(&mut self) {

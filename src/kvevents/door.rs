@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::link::{Ended, Link, Peer};
+use super::connection::{Connection, Ended, Peer};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 use crate::limits::KV_STRANGERS_MAX;
@@ -32,7 +32,7 @@ pub(super) struct Door {
     listener: Option<TcpListener>,
     /// The address to wait at turned out to be one that the engine waits at.
     is_theirs: bool,
-    knocking: JoinSet<Result<Link, Ended>>,
+    knocking: JoinSet<Result<Connection, Ended>>,
     /// Strangers that were told of, and how often others were turned away.
     strangers: Vec<IpAddr>,
     turned_away: Arc<AtomicU64>,
@@ -46,7 +46,7 @@ impl Door {
     }
 
     /// The host stands for the addresses of who may come, and be connected to.
-    pub(super) fn is_of(&mut self, host: String) {
+    pub(super) fn set_host(&mut self, host: String) {
         self.peer.host = host;
     }
 
@@ -60,7 +60,7 @@ impl Door {
     }
 
     /// A connection with its handshake done.
-    pub(super) async fn opened(&mut self) -> Result<Link, Ended> {
+    pub(super) async fn opened(&mut self) -> Result<Connection, Ended> {
         if self.waits() {
             return self.admitted(true).await;
         }
@@ -72,8 +72,8 @@ impl Door {
         connected
     }
 
-    async fn connected(&self) -> Result<Link, Ended> {
-        Link::connected(&self.there(), &self.peer, self.role.clone(), self.pace).await
+    async fn connected(&self) -> Result<Connection, Ended> {
+        Connection::connected(&self.there(), &self.peer, self.role.clone(), self.pace).await
     }
 
     fn waits(&self) -> bool {
@@ -86,8 +86,9 @@ impl Door {
         Endpoint { host: host.into(), ..self.endpoint.clone() }
     }
 
-    /// Another connection while there is one: an engine that restarted may be back before its old one is known to be dead.
-    pub(super) async fn replaced(&mut self) -> Result<Link, Ended> {
+    /// Another connection while there is one: an engine that restarted may be back before
+    /// its old one is known to be dead.
+    pub(super) async fn replaced(&mut self) -> Result<Connection, Ended> {
         if self.waits() { self.admitted(false).await } else { std::future::pending().await }
     }
 
@@ -98,7 +99,7 @@ impl Door {
 
     /// The next that is no stranger. Anybody may connect, a scanner of ports as often as it likes; but each may be the
     /// engine, at an address that is not known to be its own. `tells`: so a few are told of, each once.
-    async fn admitted(&mut self, tells: bool) -> Result<Link, Ended> {
+    async fn admitted(&mut self, tells: bool) -> Result<Connection, Ended> {
         loop {
             match self.entered().await {
                 Err(Ended::Stranger(who)) if !tells || !self.is_news(who) => {
@@ -116,7 +117,7 @@ impl Door {
     }
 
     /// The next that connects, or why one did not come in.
-    async fn entered(&mut self) -> Result<Link, Ended> {
+    async fn entered(&mut self) -> Result<Connection, Ended> {
         loop {
             let listener = match &mut self.listener {
                 Some(listener) => &*listener,
@@ -134,7 +135,7 @@ impl Door {
                     // Another engine that was told the same address, maybe.
                     Ok((_, from)) if !self.peer.has(from.ip()) => return Err(Ended::Stranger(from.ip())),
                     Ok((stream, _)) => {
-                        self.knocking.spawn(Link::new(stream, self.role.clone(), self.pace).opened());
+                        self.knocking.spawn(Connection::new(stream, self.role.clone(), self.pace).opened());
                     }
                     Err(error) => return self.unreachable(error).await,
                 },
@@ -146,18 +147,18 @@ impl Door {
 
     /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address
     /// that it waits at itself, which looks like one of ours that it connects to.
-    async fn met(&mut self, error: io::Error) -> Result<Link, Ended> {
+    async fn met(&mut self, error: io::Error) -> Result<Connection, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
-            && let Ok(link) = self.connected().await
+            && let Ok(connection) = self.connected().await
         {
             self.is_theirs = true;
-            return Ok(link);
+            return Ok(connection);
         }
         self.unreachable(error).await
     }
 
     /// No descriptor, or the port is taken: it may be otherwise a while later.
-    async fn unreachable(&self, error: io::Error) -> Result<Link, Ended> {
+    async fn unreachable(&self, error: io::Error) -> Result<Connection, Ended> {
         sleep(self.pace.again_most).await;
         Err(Ended::before(&error))
     }

@@ -1,9 +1,9 @@
 //! What engines say of their KV caches: events over ZeroMQ, subscribed to, decoded, and told in order.
 //!
-//! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a connection, `link` is one, `zmtp` its bytes.
+//! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a `connection`, `zmtp` has its bytes.
 //! - `sequence` and `replay`: which message is the next, and what an engine is asked for again where some are missing.
-//! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines' versions,
-//!   `values` their forms.
+//! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines'
+//!   versions, `values` their forms.
 //! - [`Settings`]: where events come from, by configuration or by what the engine lists.
 //!
 //! Memory is bounded whatever engines send: for each source one message, and what it reads as. A consumer that is slow
@@ -11,11 +11,11 @@
 
 mod batch;
 mod command;
+mod connection;
 mod counts;
 mod door;
 mod event;
 mod fields;
-mod link;
 mod msgpack;
 mod replay;
 mod sequence;
@@ -26,9 +26,9 @@ mod values;
 mod zmtp;
 
 pub use batch::{Batch, Skipped};
+pub use connection::{Ended, reach};
 pub use counts::Counts;
 pub use event::{Event, ExtraKey, Extras, Removed, Stored};
-pub use link::{Ended, reach};
 pub use msgpack::Malformed;
 pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, listed};
 pub use source::Source;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::{Came, Ended, Link, Peer};
+use super::connection::{Came, Connection, Ended, Peer};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 
@@ -32,7 +32,7 @@ pub(super) struct Replay {
     pub answer: Option<u64>,
     /// Whether there was any answer of the rank.
     pub heard: bool,
-    link: Option<Link>,
+    connection: Option<Connection>,
     /// Whether this connection has brought what came next.
     progress: bool,
     tries: u32,
@@ -52,14 +52,14 @@ pub(super) enum Answer {
 
 impl Replay {
     pub(super) fn new(ask: Ask) -> Replay {
-        Replay { ask, answer: None, heard: false, link: None, progress: false, tries: 0, ends: None }
+        Replay { ask, answer: None, heard: false, connection: None, progress: false, tries: 0, ends: None }
     }
 
     /// The next answer. `next`: from where on to ask where a connection is made anew. None: the engine does not answer.
     pub(super) async fn next(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Option<Answer> {
         let ends = *self.ends.get_or_insert_with(|| Instant::now() + pace.replay);
         loop {
-            let may_try = self.link.is_some() || self.tries < TRIES_MAX;
+            let may_try = self.connection.is_some() || self.tries < TRIES_MAX;
             let left = ends.checked_duration_since(Instant::now()).filter(|_| may_try)?;
             match timeout(left.min(pace.answer), self.turn(at, peer, pace, next)).await {
                 Ok(Ok(())) => return Some(self.read()),
@@ -85,7 +85,7 @@ impl Replay {
         if self.progress {
             self.tries = 0;
         }
-        (self.link, self.answer) = (None, None);
+        (self.connection, self.answer) = (None, None);
         std::mem::take(&mut self.progress)
     }
 
@@ -96,31 +96,31 @@ impl Replay {
 
     /// Bytes of memory held for the engine.
     pub(super) fn held(&self) -> usize {
-        self.link.as_ref().map_or(0, Link::held)
+        self.connection.as_ref().map_or(0, Connection::held)
     }
 
     /// Of the last answer.
     pub(super) fn payload(&self) -> &[u8] {
-        self.link.as_ref().and_then(|link| link.message().next_back()).unwrap_or_default()
+        self.connection.as_ref().and_then(|connection| connection.message().next_back()).unwrap_or_default()
     }
 
     async fn turn(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Result<(), Ended> {
-        if self.link.is_none() {
+        if self.connection.is_none() {
             self.tries += 1;
-            let mut link = Link::connected(at, peer, Role::Dealer, *pace).await?;
+            let mut connection = Connection::connected(at, peer, Role::Dealer, *pace).await?;
             // The empty frame is what a REQ socket puts before its request; without it vLLM drops the request silently.
-            link.send(&[b"", &next.to_be_bytes()]);
-            self.link = Some(link);
+            connection.send(&[b"", &next.to_be_bytes()]);
+            self.connection = Some(connection);
         }
-        let Some(link) = &mut self.link else { return Err(Ended::Closed) };
-        while link.came().await? != Came::Message {}
+        let Some(connection) = &mut self.connection else { return Err(Ended::Closed) };
+        while connection.came().await? != Came::Message {}
         Ok(())
     }
 
     /// `[empty, topic, number, payload]`, and without the topic before vLLM 0.26: from the end they are alike.
     fn read(&self) -> Answer {
-        let Some(link) = &self.link else { return Answer::Nonsense };
-        let mut frames = link.message();
+        let Some(connection) = &self.connection else { return Answer::Nonsense };
+        let mut frames = connection.message();
         if !(3..=4).contains(&frames.len()) {
             return Answer::Nonsense;
         }

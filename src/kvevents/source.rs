@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::batch::Batch;
+use super::connection::{Came, Connection, Ended, Peer};
 use super::counts::Counts;
 use super::door::Door;
-use super::link::{Came, Ended, Link, Peer};
 use super::msgpack::Malformed;
 use super::replay::{Answer, Ask, Replay};
 use super::sequence::{Sequence, Verdict};
@@ -22,7 +22,7 @@ pub struct Source {
     settings: Settings,
     pace: Pace,
     door: Door,
-    link: Option<Link>,
+    connection: Option<Connection>,
     sequences: Vec<(u32, Sequence)>,
     live: Batch,
     /// The number of `live`, until it is applied or dropped.
@@ -60,7 +60,7 @@ impl Source {
             settings,
             pace,
             door,
-            link: None,
+            connection: None,
             sequences: Vec::new(),
             live: Batch::default(),
             pending: None,
@@ -73,11 +73,11 @@ impl Source {
         }
     }
 
-    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and nobody
-    /// is asked for them.
+    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and
+    /// nobody is asked for them.
     #[must_use]
     pub fn called(mut self, host: String) -> Source {
-        self.door.is_of(host);
+        self.door.set_host(host);
         self
     }
 
@@ -138,9 +138,12 @@ impl Source {
 
     /// Bytes of memory held for connections; batches are beside that.
     pub fn held(&self) -> usize {
-        self.link.as_ref().map_or(0, Link::held) + self.replay.as_ref().map_or(0, Replay::held)
+        self.connection.as_ref().map_or(0, Connection::held) + self.replay.as_ref().map_or(0, Replay::held)
     }
 
+    /// Older events come first: what a replay brings, and the replays yet to be asked for, before it is said that
+    /// nothing older is missing; then the message that is pending, which may have waited for just these. Only then the
+    /// next is received.
     async fn news(&mut self) -> News {
         loop {
             let news = if self.replay.is_some() {
@@ -153,11 +156,11 @@ impl Source {
                 Some(News::Abreast)
             } else if let Some(number) = self.pending {
                 self.judge(number)
-            } else if self.link.is_some() {
+            } else if self.connection.is_some() {
                 self.receive().await
             } else {
                 match self.door.opened().await {
-                    Ok(link) => Some(self.connected(link)),
+                    Ok(connection) => Some(self.connected(connection)),
                     Err(why) => Some(self.offline(why)),
                 }
             };
@@ -167,9 +170,9 @@ impl Source {
         }
     }
 
-    fn connected(&mut self, link: Link) -> News {
+    fn connected(&mut self, connection: Connection) -> News {
         self.counts.connected();
-        self.link = Some(link);
+        self.connection = Some(connection);
         if self.settings.replay.is_some() {
             // The last message known is asked for again: whether it comes says whether the engine is the same.
             let known = |(rank, sequence): &(u32, Sequence)| {
@@ -186,17 +189,17 @@ impl Source {
     }
 
     fn offline(&mut self, why: Ended) -> News {
-        (self.link, self.is_behind) = (None, false);
+        (self.connection, self.is_behind) = (None, false);
         self.counts.ended(&why);
         News::Offline(why)
     }
 
     async fn receive(&mut self) -> Option<News> {
-        let link = self.link.as_mut()?;
+        let connection = self.connection.as_mut()?;
         let came = tokio::select! {
-            came = link.came() => came,
+            came = connection.came() => came,
             another = self.door.replaced() => return match another {
-                Ok(link) => Some(self.connected(link)),
+                Ok(connection) => Some(self.connected(connection)),
                 Err(why) => {
                     self.counts.ended(&why);
                     None
@@ -212,9 +215,9 @@ impl Source {
 
     /// Reads what was published: topic, number, payload.
     fn message(&mut self) -> Option<News> {
-        let link = self.link.as_ref()?;
+        let connection = self.connection.as_ref()?;
         self.counts.messages += 1;
-        let mut frames = link.message();
+        let mut frames = connection.message();
         let (count, [topic, number, payload]) =
             (frames.len(), std::array::from_fn(|_| frames.next().unwrap_or_default()));
         let number = number.first_chunk().filter(|_| count == 3 && number.len() == 8);
@@ -264,19 +267,18 @@ impl Source {
             }
             Verdict::Hole => {
                 let from = sequence.next();
-                let why = match (&self.settings.replay, self.asked) {
-                    (None, _) => Hole::NotOffered,
-                    (Some(_), Some(why)) => why,
-                    (Some(_), None) => {
+                let why = match self.asked {
+                    Some(why) => why,
+                    None => {
                         self.counts.holes += 1;
-                        self.asks.push(Ask { rank: Some(rank), from, until: Some(number), known: false });
-                        return None;
+                        if self.settings.replay.is_some() {
+                            self.asks.push(Ask { rank: Some(rank), from, until: Some(number), known: false });
+                            return None;
+                        }
+                        Hole::NotOffered
                     }
                 };
                 sequence.give_up_before(number);
-                if self.settings.replay.is_none() {
-                    self.counts.holes += 1;
-                }
                 self.counts.incomplete += 1;
                 Some(News::Incomplete(rank, why))
             }

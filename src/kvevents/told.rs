@@ -1,7 +1,7 @@
 //! What a consumer of a subscription is told.
 
 use super::batch::Batch;
-use super::link::Ended;
+use super::connection::Ended;
 use super::msgpack::Malformed;
 
 /// What a consumer is told, in the order in which it has to act on it.

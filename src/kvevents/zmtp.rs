@@ -1,8 +1,8 @@
 //! ZMTP 3.0 and 3.1 with the NULL mechanism, as bytes in and bytes out: the little of ZeroMQ that it takes to
 //! subscribe, and to ask a ROUTER. <https://rfc.zeromq.org/spec/37/>
 //!
-//! Written here because memory must stay bounded whoever the peer is: the `zeromq` crate (0.6.0) reserves whatever length a
-//! frame announces, panics on a command that is cut short, and ends a connection at a heartbeat.
+//! Written here because memory must stay bounded whoever the peer is: the `zeromq` crate (0.6.0) reserves whatever
+//! length a frame announces, panics on a command that is cut short, and ends a connection at a heartbeat.
 
 use std::ops::Range;
 

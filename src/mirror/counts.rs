@@ -13,8 +13,6 @@ pub struct Counts {
     pub orphans: u64,
     /// Stored with more than text in it or before it.
     pub opaque: u64,
-    /// Stored, and nobody will ask for them.
-    pub unasked: u64,
     /// Stored without saying what is in them.
     pub malformed: u64,
     /// Stored behind the longest prompt that is looked at.
@@ -34,19 +32,32 @@ pub struct Counts {
 impl Counts {
     /// Those of another as well.
     pub fn add(&mut self, other: &Counts) {
-        let Counts { stored, copies, ambiguous, orphans, opaque, unasked, malformed, deep, beyond, .. } = other;
+        // Whole, so that a count more is not forgotten here.
+        let Counts {
+            stored,
+            copies,
+            ambiguous,
+            orphans,
+            opaque,
+            malformed,
+            deep,
+            beyond,
+            groups,
+            tiers,
+            removed,
+            unknown,
+        } = other;
         self.stored += stored;
         self.copies += copies;
         self.ambiguous += ambiguous;
         self.orphans += orphans;
         self.opaque += opaque;
-        self.unasked += unasked;
         self.malformed += malformed;
         self.deep += deep;
         self.beyond += beyond;
-        self.groups += other.groups;
-        self.tiers += other.tiers;
-        self.removed += other.removed;
-        self.unknown += other.unknown;
+        self.groups += groups;
+        self.tiers += tiers;
+        self.removed += removed;
+        self.unknown += unknown;
     }
 }

@@ -10,19 +10,22 @@
 //! last block that owns one is held no more. At any time the links told are closed under prefixes: the ones before come
 //! first, and go last.
 //!
-//! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical block. It tells of
-//!   reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes them once: these are believed to be there
-//!   until the cache is cleared, or there are more than the engine can hold ([`Mirror::is_over`]).
+//! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical
+//!   block. It tells of reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes
+//!   them once: these are believed to be there until the cache is cleared, or there are more than the engine can hold
+//!   ([`Mirror::is_overfull`]).
 //! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
 //!   removal ends both. SGLang's older versions name pages by their own tokens.
 //! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
-//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held, and nothing else is wrong.
-//! - A block that goes while others that follow it stay takes these along; once it is stored again, with the same text, they are held again.
+//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held,
+//!   and nothing else is wrong.
+//! - A block that goes while others that follow it stay takes these along; once it is stored again,
+//!   with the same text, they are held again.
 //!
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told
 //! of, each time. Engines remove leaves first, so that each block is told of once as it comes and once as it goes. One
 //! that does otherwise again and again is given up ([`Mirror::overflowed`]), so that no message costs more than what it
-//! names and [`PATIENCE_MAX`]. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
+//! names and [`walk::PATIENCE_MAX`]. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
 
 mod counts;
 mod links;
@@ -47,8 +50,8 @@ use said::{Extent, Group};
 pub use saved::Refused;
 use text::STAGE_BYTES;
 use tree::{Node, Tree};
-use walk::Walk;
 pub use walk::{Halt, Stint, Telling};
+use walk::{Walk, patience_max};
 
 /// Who is told of what is held.
 pub trait Sink {
@@ -59,8 +62,6 @@ pub trait Sink {
     fn worth(&mut self, link: u64, tokens: u32);
     /// And this one no more.
     fn release(&mut self, link: u64);
-    /// Nothing is held any more.
-    fn nothing(&mut self);
 }
 
 /// How an engine's blocks are read.
@@ -72,8 +73,8 @@ pub struct Reading<'a> {
     pub root: Root<'a>,
 }
 
-/// The root of prompts with this adapter and this salt; none where nobody will ask for them.
-pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<u64>;
+/// The root of prompts with this adapter and this salt.
+pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> u64;
 
 /// One engine rank's cache.
 pub struct Mirror {
@@ -89,7 +90,7 @@ pub struct Mirror {
     extent: Extent,
     /// So many blocks may be told of yet beyond those that events name, and whether they were too many.
     patience: u32,
-    spent: bool,
+    gives_up: bool,
     /// What is yet to be told of behind the block that was named last.
     walk: Option<Walk>,
     /// What reading has cost since it was charged for.
@@ -130,7 +131,7 @@ impl Mirror {
             group: Group::Unknown,
             extent: Extent::Within,
             patience: patience_max(blocks_max),
-            spent: false,
+            gives_up: false,
             walk: None,
             toil: 0,
             counts: Counts::default(),
@@ -155,16 +156,17 @@ impl Mirror {
         Room::of(blocks_max).bytes()
     }
 
-    /// [`Mirror::stored_on`] in one piece, however long that takes; what is spent is given up. For tests and benches.
-    pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
+    /// [`Mirror::stored_on`] in one piece, however long that takes. False: all was given up instead, and
+    /// nothing that the sink was told of is held. For tests and benches.
+    pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
             match self.stored_on(stored, &mut done, reading, sink, &mut Stint::default()) {
-                Halt::Through => return,
+                Halt::Through => return true,
                 Halt::Midway => {}
-                Halt::Spent => {
+                Halt::GivesUp => {
                     self.give_up();
-                    sink.nothing();
+                    return false;
                 }
             }
         }
@@ -194,30 +196,27 @@ impl Mirror {
             return Halt::Through;
         }
         loop {
-            let halt = self.walk_on(sink, stint);
-            let Some(&name) = stored.hashes.get(*done).filter(|_| halt == Halt::Through) else { return halt };
-            if stint.is_over() {
-                return Halt::Midway;
-            }
             let place = *done;
+            let name = match self.next(stored.hashes, done, sink, stint) {
+                Ok(name) => name,
+                Err(halt) => return halt,
+            };
             let parent = place.checked_sub(1).map_or(stored.parent, |before| stored.hashes.get(before).copied());
-            *done += 1;
-            self.named();
             self.store(Block { name, parent, stored, place }, reading, sink);
             stint.spend(1 + std::mem::take(&mut self.toil) + stored.block_size / TOKENS_FOR_ONE);
         }
     }
 
     /// [`Mirror::removed_on`] in one piece, as [`Mirror::stored`].
-    pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) {
+    pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
             match self.removed_on(removed, &mut done, sink, &mut Stint::default()) {
-                Halt::Through => return,
+                Halt::Through => return true,
                 Halt::Midway => {}
-                Halt::Spent => {
+                Halt::GivesUp => {
                     self.give_up();
-                    sink.nothing();
+                    return false;
                 }
             }
         }
@@ -240,15 +239,12 @@ impl Mirror {
             return Halt::Through;
         }
         loop {
-            let halt = self.walk_on(sink, stint);
-            let Some(name) = removed.hashes.get(*done).filter(|_| halt == Halt::Through) else { return halt };
-            if stint.is_over() {
-                return Halt::Midway;
-            }
-            *done += 1;
+            let name = match self.next(removed.hashes, done, sink, stint) {
+                Ok(name) => name,
+                Err(halt) => return halt,
+            };
             stint.spend(1);
-            self.named();
-            let Some(at) = self.names.get(name).copied().filter(|at| self.tree.get(*at).copies > 0) else {
+            let Some(at) = self.names.get(&name).copied().filter(|at| self.tree.get(*at).copies > 0) else {
                 self.counts.unknown += 1;
                 continue;
             };
@@ -276,7 +272,7 @@ impl Mirror {
         self.tree.clear();
         self.links.clear();
         (self.links_kept, self.blocks, self.walk) = (0, 0, None);
-        (self.extent, self.spent) = (Extent::Within, false);
+        (self.extent, self.gives_up) = (Extent::Within, false);
     }
 
     /// How many blocks there are, held or not.
@@ -313,13 +309,8 @@ impl Mirror {
 
     /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold.
     /// [`Mirror::give_up`] ends that.
-    pub fn is_over(&self) -> bool {
+    pub fn is_overfull(&self) -> bool {
         matches!(self.extent, Extent::Beyond)
-    }
-
-    /// An event names a block, and may have others told of with it.
-    fn named(&mut self) {
-        self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
     }
 
     fn store(&mut self, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
@@ -362,22 +353,12 @@ impl Mirror {
     }
 }
 
-/// So many blocks may be told of with each that is named.
-const PATIENCE_FOR_ONE: u32 = 4;
-/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some
-/// bytes, a few times.
-const PATIENCE_MAX: u32 = 1 << 20;
 /// So many tokens are looked up in the time in which a link is told of.
 const TOKENS_FOR_ONE: u32 = 64;
 
 /// For as many blocks one of this size counts.
 fn parts(block_size: u32) -> u32 {
     block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)
-}
-
-/// All of them so many times.
-fn patience_max(blocks_max: u32) -> u32 {
-    (PATIENCE_FOR_ONE * blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX)).min(PATIENCE_MAX)
 }
 
 /// vLLM names the GPU on every build, older engines name no tier.

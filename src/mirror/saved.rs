@@ -100,8 +100,8 @@ impl Mirror {
         Ok(Mirror { counts: self.counts, ..Mirror::restore(&bytes, blocks_max)? })
     }
 
-    /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from few
-    /// tokens to more, nodes without a block have followers.
+    /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from
+    /// few tokens to more, nodes without a block have followers.
     fn fill(&mut self, reader: &mut Reader<'_>) -> Result<(), Refused> {
         let [extent, group] = reader.take()?;
         let number = reader.u32()?;

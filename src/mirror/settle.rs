@@ -20,8 +20,9 @@ impl Mirror {
         let (tokens_before, block_before) = above.map_or((0, 0), |above| self.tree.get(above).end());
         let mut block_last = block_before;
         let text = self.read(block, above, reading, &mut block_last);
-        // Linked below itself it would close a ring, were it not for its tokens: all that follow it have more, and keep
-        // them.
+        // An engine may say that it follows a block which follows it: linked there it would be its own ancestor. But
+        // what follows it has more tokens than it had, so that behind one of those its text is longer than before, thus
+        // another, and all that followed it is cast off first.
         if text.is_err() || text != self.tree.get(at).text {
             self.cast_off(at);
         }
@@ -54,7 +55,7 @@ impl Mirror {
             self.tree.unlink(below);
             self.toil += 1;
         }
-        self.spent = true;
+        self.gives_up = true;
     }
 
     /// The text down to the end of a block; its links are then in `found`.

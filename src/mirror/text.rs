@@ -21,33 +21,31 @@ pub(super) struct Text {
     pub run: Run,
 }
 
-/// Why the text of a block is not known. What follows it is not known for the same reason.
+/// Why the text of a block is not known. What follows it is not known for the same reason. Saved by its number: one
+/// that was given away is not given again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Unread {
     /// The block before it is not known, or its name stands for two.
-    Orphan,
+    Orphan = 0,
     /// There is more in it than text: an image, an adapter without a name, or a token that stands for nothing.
-    Opaque,
-    /// Nobody will ask for it.
-    Unasked,
+    Opaque = 1,
     /// The event does not say what is in it.
-    Malformed,
+    Malformed = 3,
     /// It begins behind the longest prompt that is looked at.
-    Deep,
+    Deep = 4,
     /// There is no room for its links.
-    Beyond,
+    Beyond = 5,
 }
 
 impl Unread {
-    pub(super) const ALL: [Unread; 6] =
-        [Unread::Orphan, Unread::Opaque, Unread::Unasked, Unread::Malformed, Unread::Deep, Unread::Beyond];
+    pub(super) const ALL: [Unread; 5] =
+        [Unread::Orphan, Unread::Opaque, Unread::Malformed, Unread::Deep, Unread::Beyond];
 
     pub(super) fn count(self, counts: &mut Counts) {
         let count = match self {
             Unread::Orphan => &mut counts.orphans,
             Unread::Opaque => &mut counts.opaque,
-            Unread::Unasked => &mut counts.unasked,
             Unread::Malformed => &mut counts.malformed,
             Unread::Deep => &mut counts.deep,
             Unread::Beyond => &mut counts.beyond,
@@ -101,7 +99,7 @@ impl Text {
 /// The root of a prompt that begins with the first block of an event.
 pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> Result<u64, Unread> {
     let salt = keys(stored, place, true)?.or(stored.salt);
-    (reading.root)(stored.lora_name, salt).ok_or(Unread::Unasked)
+    Ok((reading.root)(stored.lora_name, salt))
 }
 
 /// The salt among what tells a block from others with equal tokens; an error where there is more than an adapter and a

@@ -4,9 +4,15 @@
 use super::links::Links;
 use super::tree::Tree;
 use super::{Mirror, Sink};
+use crate::limits::MIRROR_BLOCKS_MAX;
 
 /// So much is done in one piece: a few milliseconds, at a microsecond for each link that an index is told of.
 const STINT: u32 = 4_096;
+/// So many blocks may be told of with each that is named.
+const PATIENCE_FOR_ONE: u32 = 4;
+/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some
+/// bytes, a few times.
+const PATIENCE_MAX: u32 = 1 << 20;
 
 /// One piece of work, and how much of it is left.
 #[derive(Debug)]
@@ -39,7 +45,12 @@ pub enum Halt {
     /// It goes on with the next.
     Midway,
     /// It will not be: what is known is to be given up, [`Mirror::give_up`].
-    Spent,
+    GivesUp,
+}
+
+/// Most that is borne of a cache of so many blocks: all of them so many times.
+pub(super) fn patience_max(blocks_max: u32) -> u32 {
+    (PATIENCE_FOR_ONE * blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX)).min(PATIENCE_MAX)
 }
 
 /// A way through a node and all below it, link by link of the tree.
@@ -102,10 +113,32 @@ pub struct Telling {
 }
 
 impl Mirror {
+    /// The next name of an event, of which `done` were read; else where the event stands. What the name before has
+    /// begun comes first.
+    pub(super) fn next(
+        &mut self,
+        names: &[u64],
+        done: &mut usize,
+        sink: &mut impl Sink,
+        stint: &mut Stint,
+    ) -> Result<u64, Halt> {
+        match self.walk_on(sink, stint) {
+            Halt::Through => {}
+            halt => return Err(halt),
+        }
+        let Some(name) = names.get(*done) else { return Err(Halt::Through) };
+        if stint.is_over() {
+            return Err(Halt::Midway);
+        }
+        *done += 1;
+        self.named();
+        Ok(*name)
+    }
+
     /// Goes on with what the last event began.
-    pub(super) fn walk_on(&mut self, sink: &mut impl Sink, stint: &mut Stint) -> Halt {
-        if self.spent {
-            return Halt::Spent;
+    fn walk_on(&mut self, sink: &mut impl Sink, stint: &mut Stint) -> Halt {
+        if self.gives_up {
+            return Halt::GivesUp;
         }
         let Some(mut walk) = self.walk.take() else { return Halt::Through };
         loop {
@@ -117,7 +150,7 @@ impl Mirror {
             // Who comes first is held first, and goes last.
             if walk.holds != walk.way.up {
                 if walk.links == 0 && !self.bear() {
-                    return Halt::Spent;
+                    return Halt::GivesUp;
                 }
                 let all =
                     if walk.holds { self.hold(&mut walk, sink, stint) } else { self.release(&mut walk, sink, stint) };
@@ -136,11 +169,16 @@ impl Mirror {
         Halt::Through
     }
 
+    /// An event names a block, and may have others told of with it.
+    fn named(&mut self) {
+        self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
+    }
+
     /// A block is told of that no event names. False: these are too many.
     fn bear(&mut self) -> bool {
-        self.spent = self.patience == 0;
+        self.gives_up = self.patience == 0;
         self.patience = self.patience.saturating_sub(1);
-        !self.spent
+        !self.gives_up
     }
 
     /// A block that can be read, behind what is held. False: not all of its links were told of.

@@ -14,8 +14,8 @@ use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, ba
 /// weight is missed with chance e^-4, and then the least loaded is as good.
 const POINTS_PER_MEMBER: usize = 4;
 
-/// So many points behind a home are looked at for who comes next, who is only told of: of two endpoints the other is missed
-/// with chance 2^-8.
+/// So many points behind a home are looked at for who comes next, who is only told of: of two endpoints the other is
+/// missed with chance 2^-8.
 const POINTS_FOR_NEXT: usize = 8;
 
 /// How a ring policy calls its outcomes.

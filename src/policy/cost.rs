@@ -11,7 +11,8 @@ pub struct Costs {
     pub runner_up: Option<Cost>,
 }
 
-/// What a prompt costs at one endpoint, in tokens, term by term; whoever costs more than four thousand million costs that.
+/// What a prompt costs at one endpoint, in tokens, term by term;
+/// whoever costs more than four thousand million costs that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Sent there, and without a first token yet.

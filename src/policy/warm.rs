@@ -80,8 +80,8 @@ const HELD_UP: u64 = 5;
 const HELD_UP_MAX: u32 = 32;
 /// So many requests beyond an even part of the load are chance.
 const CHANCE: u64 = 4;
-/// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is cached
-/// of them because one engine is a little fuller than another; were it less, they would gather where they met.
+/// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is
+/// cached of them because one engine is a little fuller than another; were it less, they would gather where they met.
 const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
 /// How full a cache may be made where requests wait for room, in percent: by a prompt that it holds most of, and by

@@ -20,7 +20,8 @@ struct Queues {
 }
 
 impl Records {
-    /// The queue, with room for `most` records if there was none. Rules that want records are to be published behind this.
+    /// The queue, with room for `most` records if there was none.
+    /// Rules that want records are to be published behind this.
     pub fn open(&self, most: usize) -> &ArrayQueue<Box<Record>> {
         let queues = || Queues { told: ArrayQueue::new(most), spare: ArrayQueue::new(most) };
         &self.0.get_or_init(queues).told

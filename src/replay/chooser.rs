@@ -58,7 +58,8 @@ pub enum Turn {
 /// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
 /// events, what an engine's cache holds.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on. `None`: it waits in the front until [`Chooser::turn`].
+    /// The engine for a request; its load counts from here on.
+    /// `None`: it waits in the front until [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed>;
     /// Whose turn it is of those that wait, asked whenever a step has ended anywhere, and again after each that
     /// went. `first` came before the others.

@@ -1,5 +1,5 @@
-//! KV events of simulated engines: what a step changes in a cache is one batch, sent when the step begins, and comes to a
-//! front later, or not at all.
+//! KV events of simulated engines: what a step changes in a cache is one batch, sent when the step begins, and comes to
+//! a front later, or not at all.
 //!
 //! A front hears of each engine in order. That a batch is lost shows in the number of the next one; then it is asked
 //! for again, and what has come meanwhile waits for it, or it is a hole for good.

@@ -47,7 +47,8 @@ pub struct Ratio {
     pub tokens: f64,
 }
 
-/// How far off it was what a choice thought of its engine's cache, by what the engine found: tokens a request in the mean.
+/// How far off it was what a choice thought of its engine's cache, by what the engine found:
+/// tokens a request in the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Misjudged {
     /// Thought to be there and not found.

@@ -3,8 +3,8 @@
 //!
 //! The promises are the index's own ([`Index::ask`]). Events are placed by what they are built on: one whose parent was
 //! never told of is dropped, as control could not tell where it belongs. Of an engine of which something was missed for
-//! good, what it told and what was promised counts as what was sent there does, and so does what is sent there from then
-//! on. Left out is that control believes such an engine again once it has told of nearly all of its blocks.
+//! good, what it told and what was promised counts as what was sent there does, and so does what is sent there from
+//! then on. Left out is that control believes such an engine again once it has told of nearly all of its blocks.
 //!
 //! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there.
 //! Were there more room, prompts would be sent after blocks that those waiting before them will take.

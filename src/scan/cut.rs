@@ -1,8 +1,7 @@
-//! A chain that grows by some bytes at a time and may branch anywhere: what [`super::Scan`] makes of a prompt in its
-//! form, made of what an engine says it holds.
+//! A chain that grows by some bytes at a time and may branch anywhere: the one that [`super::Renderer`] makes of a body
+//! in its engine's form, made of what the engine says it holds.
 
-use super::lanes::{Lanes, PIECE};
-use super::section::linked;
+use super::lanes::{Lanes, PIECE, linked};
 use crate::limits::STEP_BYTES;
 
 /// Some first bytes of a prompt, of which others follow. 56 bytes, to be copied where two prompts part.
@@ -71,7 +70,7 @@ impl Cut {
                 self.lanes.take_piece(self.bytes - PIECE as u64, &self.rest);
             }
             if self.bytes.is_multiple_of(STEP_BYTES as u64) {
-                step(Step { at: self.bytes, link: linked(root, self.lanes.link(self.bytes)) });
+                step(Step { at: self.bytes, link: linked(root, self.lanes.value(self.bytes)) });
             }
         }
     }
@@ -90,7 +89,7 @@ mod tests {
         digest.reset(100);
         digest.update(&bytes);
         let mut expected = Vec::new();
-        digest.each_link(|link| expected.push(linked(7, link)));
+        digest.each_prefix(|prefix| expected.push(linked(7, prefix)));
         for run in [1, 5, 31, 32, 33, 64, 100, 256, 1_000, 5_000] {
             let (mut cut, mut steps) = (Cut::default(), Vec::new());
             bytes.chunks(run).for_each(|run| cut.push(7, run, |step| steps.push(step)));
@@ -133,7 +132,7 @@ mod tests {
                 }
             }
             let mut links = Vec::new();
-            digest.each_link(|link| links.push(linked(7, link)));
+            digest.each_prefix(|prefix| links.push(linked(7, prefix)));
             assert_eq!(links, expected[..most.min(expected.len())], "{most} in runs of {run}");
         }
     }

@@ -18,11 +18,11 @@ pub(super) struct Digest {
 struct Hash {
     lanes: Lanes,
     bytes: u64,
-    /// Bytes from one link to the next.
+    /// Bytes from one hash to the next.
     step: usize,
     /// A hash of the first step, of the first two, and so on.
-    links: Vec<u64>,
-    links_max: usize,
+    prefixes: Vec<u64>,
+    prefixes_max: usize,
 }
 
 /// Whole blocks of every kernel, and small beside a core's first cache.
@@ -33,22 +33,22 @@ const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block 
 impl Digest {
     /// One that leaves hashes of blocks, where any.
     pub fn new() -> Self {
-        let hash = Hash { lanes: Lanes::START, bytes: 0, step: BLOCK_BYTES, links: Vec::new(), links_max: 0 };
+        let hash = Hash { lanes: Lanes::START, bytes: 0, step: BLOCK_BYTES, prefixes: Vec::new(), prefixes_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
     /// One that leaves hashes of steps, with room for so many.
-    pub fn stepped(links_max: usize) -> Self {
+    pub fn stepped(prefixes_max: usize) -> Self {
         let mut digest = Digest::new();
-        (digest.hash.step, digest.hash.links) = (STEP_BYTES, Vec::with_capacity(links_max));
+        (digest.hash.step, digest.hash.prefixes) = (STEP_BYTES, Vec::with_capacity(prefixes_max));
         digest
     }
 
     /// Begins anew, to leave the hashes of so many blocks or steps at most.
-    pub fn reset(&mut self, links_max: usize) {
+    pub fn reset(&mut self, prefixes_max: usize) {
         (self.hash.lanes, self.hash.bytes, self.length) = (Lanes::START, 0, 0);
-        self.hash.links.clear();
-        self.hash.links_max = links_max;
+        self.hash.prefixes.clear();
+        self.hash.prefixes_max = prefixes_max;
     }
 
     /// How many bytes there are.
@@ -63,22 +63,22 @@ impl Digest {
         self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
     }
 
-    /// The same as [`Digest::each_link`] of what has left the stage: of all of it after [`Digest::flush`], where it
+    /// The same as [`Digest::each_prefix`] of what has left the stage: of all of it after [`Digest::flush`], where it
     /// leaves steps.
-    pub fn links(&self) -> &[u64] {
-        &self.hash.links
+    pub fn prefixes(&self) -> &[u64] {
+        &self.hash.prefixes
     }
 
     /// A hash of the first block or step, of the first two, and so on.
-    pub fn each_link(&self, mut take: impl FnMut(u64)) {
-        self.hash.links.iter().for_each(|link| take(*link));
+    pub fn each_prefix(&self, mut take: impl FnMut(u64)) {
+        self.hash.prefixes.iter().for_each(|prefix| take(*prefix));
         // Those that are complete on the stage.
         let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
         let staged = self.staged.get(..self.length).unwrap_or_default().chunks_exact(self.hash.step);
-        for step in staged.take(self.hash.links_max - self.hash.links.len()) {
+        for step in staged.take(self.hash.prefixes_max - self.hash.prefixes.len()) {
             lanes.take(step);
             bytes += step.len() as u64;
-            take(lanes.link(bytes));
+            take(lanes.value(bytes));
         }
     }
 
@@ -164,15 +164,15 @@ impl Digest {
 impl Hash {
     /// Hashes whole steps.
     fn take(&mut self, bytes: &[u8]) {
-        let known = self.links.len();
-        let linked = (bytes.len() / self.step).min(self.links_max - known);
-        let (steps, rest) = bytes.split_at(linked * self.step);
-        self.links.resize(known + linked, 0);
-        let slots = self.links.get_mut(known..).unwrap_or_default();
+        let known = self.prefixes.len();
+        let hashed = (bytes.len() / self.step).min(self.prefixes_max - known);
+        let (steps, rest) = bytes.split_at(hashed * self.step);
+        self.prefixes.resize(known + hashed, 0);
+        let slots = self.prefixes.get_mut(known..).unwrap_or_default();
         for (step, slot) in steps.chunks_exact(self.step).zip(slots) {
             self.lanes.take(step);
             self.bytes += step.len() as u64;
-            *slot = self.lanes.link(self.bytes);
+            *slot = self.lanes.value(self.bytes);
         }
         self.lanes.take(rest);
         self.bytes += rest.len() as u64;
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn links_are_the_hashes_of_whole_blocks() {
+    fn prefixes_are_the_hashes_of_whole_blocks() {
         let bytes: Vec<u8> = (0..20 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
         let after = |count: usize| {
             let mut alone = Digest::new();
             alone.reset(count);
             alone.update(&bytes[..count * BLOCK_BYTES]);
             let mut last = None;
-            alone.each_link(|link| last = Some(link));
+            alone.each_prefix(|prefix| last = Some(prefix));
             last.unwrap()
         };
         let mut digest = Digest::new();
@@ -228,10 +228,10 @@ mod tests {
             for run in bytes.chunks(run) {
                 digest.update(run);
                 taken += run.len();
-                let mut links = Vec::new();
+                let mut prefixes = Vec::new();
                 if taken % 3 == 0 || taken == bytes.len() {
-                    digest.each_link(|link| links.push(link));
-                    assert_eq!(links, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
+                    digest.each_prefix(|prefix| prefixes.push(prefix));
+                    assert_eq!(prefixes, (1..=(taken / BLOCK_BYTES).min(most)).map(after).collect::<Vec<_>>());
                 }
             }
             assert_eq!(digest.value(), hash(&bytes));

@@ -1,5 +1,7 @@
 //! What a scan has learnt from a body.
 
+use std::ops::Deref;
+
 use xxhash_rust::xxh64::xxh64;
 
 use super::Api;
@@ -84,6 +86,14 @@ impl Counts {
 /// that stands there twice counts as the engine reads it: the last one wins.
 pub struct Facts {
     pub(super) model: Word,
+    pub(super) stated: Stated,
+    pub(super) prompt: Prompts,
+}
+
+/// What the top-level fields of a body say, its model and its prompt aside. Forgotten whole: one field that is left
+/// would be believed of the next body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stated {
     pub(super) model_is_string: bool,
     /// `stream`, where it is a boolean.
     pub stream: Option<bool>,
@@ -118,49 +128,26 @@ pub struct Facts {
     pub spans: Spans,
     /// Fields of meaning that were there more than once.
     pub duplicates: u32,
-    pub(super) prompt: Prompts,
+}
+
+impl Deref for Facts {
+    type Target = Stated;
+
+    fn deref(&self) -> &Stated {
+        &self.stated
+    }
 }
 
 impl Facts {
     pub(super) fn new() -> Self {
-        Facts {
-            model: Word::new(),
-            model_is_string: false,
-            stream: None,
-            max_tokens: None,
-            max_output_tokens: None,
-            choices: None,
-            priority: None,
-            cache_salt: None,
-            adapter: None,
-            extra_key: None,
-            background: false,
-            echo: false,
-            logprobs: false,
-            prompt_logprobs: false,
-            prompt_logprob_ids: false,
-            skips_cache: None,
-            sessions: [None; SESSION_FIELDS_MAX],
-            tools: false,
-            spans: Spans::default(),
-            duplicates: 0,
-            prompt: Prompts::new(),
-        }
+        Facts { model: Word::new(), stated: Stated::default(), prompt: Prompts::new() }
     }
 
     /// Forgets the body before. The prompt is reset by who knows its mode.
     pub(super) fn reset(&mut self, api: Api) {
         self.model.clear();
-        self.model_is_string = false;
-        (self.stream, self.choices, self.priority) = (None, None, None);
-        (self.cache_salt, self.adapter, self.extra_key) = (None, None, None);
-        (self.max_tokens, self.max_output_tokens) = (None, None);
-        self.sessions = [None; SESSION_FIELDS_MAX];
-        (self.tools, self.background, self.duplicates) = (false, false, 0);
         // `top_logprobs` of a chat is 0 by default, so that an echo of it always carries logprobs.
-        (self.echo, self.prompt_logprobs, self.logprobs) = (false, false, api == Api::Chat);
-        (self.prompt_logprob_ids, self.skips_cache) = (false, None);
-        self.spans = Spans::default();
+        self.stated = Stated { logprobs: api == Api::Chat, ..Stated::default() };
     }
 
     /// `model`, decoded; `None` also where it is longer than [`MODEL_BYTES_MAX`].
@@ -179,7 +166,7 @@ impl Facts {
     }
 
     pub(super) fn set_session(&mut self, place: u8, hash: Option<u64>) {
-        if let Some(session) = self.sessions.get_mut(place as usize) {
+        if let Some(session) = self.stated.sessions.get_mut(place as usize) {
             *session = hash;
         }
     }
@@ -230,7 +217,8 @@ impl Facts {
         self.prompt.has_prefix()
     }
 
-    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it; else [`Facts::prefix`].
+    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it;
+    /// else [`Facts::prefix`].
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.prompt.plain_prefix()
     }

@@ -1,5 +1,5 @@
-//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for a link behind any of
-//! them.
+//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for their value behind
+//! any of them.
 //!
 //! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others
 //! against the lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64
@@ -18,7 +18,7 @@ pub(super) const PIECE: usize = 16;
 pub(super) const TURN: usize = 4 * PIECE;
 
 impl Lanes {
-    /// Of no bytes: the first digits of pi, none of which a link or a step is laid upon.
+    /// Of no bytes: the first digits of pi, none of which a value or a step is laid upon.
     pub const START: Lanes =
         Lanes([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -43,7 +43,7 @@ impl Lanes {
 
     /// The hash of all `bytes` that were taken.
     #[inline]
-    pub fn link(self, bytes: u64) -> u64 {
+    pub fn value(self, bytes: u64) -> u64 {
         let [a, b, c, d] = self.0;
         folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
     }
@@ -58,7 +58,7 @@ impl Lanes {
             self.take_piece(bytes, &piece);
             bytes += PIECE as u64;
         }
-        self.link(all)
+        self.value(all)
     }
 
     /// The lanes as they are, to be written down.
@@ -84,6 +84,12 @@ fn step(lane: u64, piece: &[u8; PIECE]) -> u64 {
 pub(super) fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ (product >> 64) as u64
+}
+
+/// A link of a chain: the hash of a prefix below `root`. One multiplication, folded.
+#[inline]
+pub(super) fn linked(root: u64, prefix: u64) -> u64 {
+    folded(root ^ prefix, PRIME_1 ^ root.rotate_left(32))
 }
 
 /// Odd, and as good as random: those of XXH64.
@@ -122,7 +128,7 @@ mod tests {
         for (place, piece) in bytes.as_chunks().0.iter().enumerate() {
             apart.take_piece((place * PIECE) as u64, piece);
             let all = &bytes[..(place + 1) * PIECE];
-            assert_eq!(apart.link(all.len() as u64), hash(all));
+            assert_eq!(apart.value(all.len() as u64), hash(all));
         }
     }
 

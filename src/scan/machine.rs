@@ -136,8 +136,8 @@ impl Scan {
 
     /// Starts over with a new body.
     pub fn begin(&mut self, api: Api, plan: &Plan, needs: Needs) {
-        // What stands behind a prompt may say that none of it is taken from a cache, or by whom alone; and how urgent
-        // it is.
+        // A chain waits for fields that may stand behind the prompt: some have all of it computed anew, whatever a
+        // cache holds (`prompt_logprobs`), some say with whom its cache is shared (`cache_salt`), one how urgent it is.
         let to_end = plan.chain && needs.contains(Needs::PREFIX);
         (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
@@ -351,7 +351,7 @@ impl Scan {
         match ended {
             Ended::Piece => {}
             Ended::Quote => self.value_ends(self.at + used as u64),
-            Ended::Full => self.leave_section(true),
+            Ended::Full => self.leave_section(),
             Ended::Fault(fault) => self.fail(fault),
         }
         used

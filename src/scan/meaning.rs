@@ -49,31 +49,31 @@ impl Scan {
     fn field_begins(&mut self, at: u64) {
         self.value_start = at;
         let bit = self.field.bit();
-        self.facts.duplicates += (self.seen & bit != 0) as u32;
+        self.facts.stated.duplicates += (self.seen & bit != 0) as u32;
         self.seen |= bit;
-        let facts = &mut self.facts;
+        let stated = &mut self.facts.stated;
         match self.field {
-            Field::Model => facts.model_is_string = false,
-            Field::Stream => facts.stream = None,
-            Field::MaxTokens => facts.max_tokens = None,
-            Field::MaxOutputTokens => facts.max_output_tokens = None,
-            Field::Choices => facts.choices = None,
-            Field::Priority => facts.priority = None,
-            Field::Salt => facts.cache_salt = None,
-            Field::Adapter => facts.adapter = None,
-            Field::ExtraKey => facts.extra_key = None,
-            Field::Background => facts.background = false,
-            Field::Echo => facts.echo = false,
-            Field::Logprobs => facts.logprobs = false,
-            Field::PromptLogprobs => facts.prompt_logprobs = false,
+            Field::Model => stated.model_is_string = false,
+            Field::Stream => stated.stream = None,
+            Field::MaxTokens => stated.max_tokens = None,
+            Field::MaxOutputTokens => stated.max_output_tokens = None,
+            Field::Choices => stated.choices = None,
+            Field::Priority => stated.priority = None,
+            Field::Salt => stated.cache_salt = None,
+            Field::Adapter => stated.adapter = None,
+            Field::ExtraKey => stated.extra_key = None,
+            Field::Background => stated.background = false,
+            Field::Echo => stated.echo = false,
+            Field::Logprobs => stated.logprobs = false,
+            Field::PromptLogprobs => stated.prompt_logprobs = false,
             Field::SamplingParams => {
-                (facts.prompt_logprobs, facts.prompt_logprob_ids, facts.skips_cache) = (false, false, None);
+                (stated.prompt_logprobs, stated.prompt_logprob_ids, stated.skips_cache) = (false, false, None);
             }
             Field::Tools => {
-                facts.tools = false;
+                stated.tools = false;
                 self.section_begins(Section::Tools);
             }
-            Field::Session(place) => facts.set_session(place, None),
+            Field::Session(place) => self.facts.set_session(place, None),
             Field::Ignored | Field::StreamOptions | Field::Prompt(_) | Field::Ids | Field::Media => {}
         }
     }
@@ -131,7 +131,7 @@ impl Scan {
             (Frame::Items | Frame::Ids, _) => self.item_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Content) => {
                 if self.frames.top() == Frame::Message {
-                    self.facts.prompt.text_begins();
+                    self.facts.prompt.content_begins();
                 }
                 let frame = if bracket == b'[' { Frame::Parts } else { Frame::Part };
                 if self.facts.prompt.wants_text() { self.enter(frame) } else { self.skip_container() }
@@ -140,7 +140,7 @@ impl Scan {
             (Frame::Message | Frame::Part, Inner::Raw) => self.raw_begins(bracket),
             (Frame::Message | Frame::Part, Inner::Media) => self.media(bracket),
             (Frame::Sampling, Inner::PromptLogprobIds) => {
-                self.facts.prompt_logprob_ids = true;
+                self.facts.stated.prompt_logprob_ids = true;
                 self.skip_container();
             }
             _ => self.skip_container(),
@@ -160,17 +160,17 @@ impl Scan {
     pub(super) fn scalar_ends(&mut self, at: u64) {
         match self.frames.top() {
             Frame::Top => {
-                let integer = self.scalar.integer();
+                let (stated, integer) = (&mut self.facts.stated, self.scalar.integer());
                 match self.field {
-                    Field::Stream => self.facts.stream = boolean(self.scalar.get()),
-                    Field::MaxTokens => self.facts.max_tokens = integer,
-                    Field::MaxOutputTokens => self.facts.max_output_tokens = integer,
-                    Field::Choices => self.facts.choices = integer,
-                    Field::Priority => self.facts.priority = self.scalar.signed(),
-                    Field::Background => self.facts.background = self.scalar.get() == b"true",
-                    Field::Echo => self.facts.echo = self.scalar.get() == b"true",
-                    Field::Logprobs => self.facts.logprobs = self.scalar.get() != b"null",
-                    Field::PromptLogprobs => self.facts.prompt_logprobs = self.scalar.get() != b"null",
+                    Field::Stream => stated.stream = boolean(self.scalar.get()),
+                    Field::MaxTokens => stated.max_tokens = integer,
+                    Field::MaxOutputTokens => stated.max_output_tokens = integer,
+                    Field::Choices => stated.choices = integer,
+                    Field::Priority => stated.priority = self.scalar.signed(),
+                    Field::Background => stated.background = self.scalar.get() == b"true",
+                    Field::Echo => stated.echo = self.scalar.get() == b"true",
+                    Field::Logprobs => stated.logprobs = self.scalar.get() != b"null",
+                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.get() != b"null",
                     _ => {}
                 }
             }
@@ -183,11 +183,11 @@ impl Scan {
 
     /// A sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
-        let (facts, value) = (&mut self.facts, self.scalar.get());
+        let (stated, value) = (&mut self.facts.stated, self.scalar.get());
         match self.inner {
-            Inner::PromptLogprobs => facts.prompt_logprobs = value != b"null",
-            Inner::PromptLogprobIds => facts.prompt_logprob_ids = false,
-            Inner::SkipsCache => facts.skips_cache = boolean(value),
+            Inner::PromptLogprobs => stated.prompt_logprobs = value != b"null",
+            Inner::PromptLogprobIds => stated.prompt_logprob_ids = false,
+            Inner::SkipsCache => stated.skips_cache = boolean(value),
             _ => {}
         }
     }
@@ -213,34 +213,37 @@ impl Scan {
         if closed == Frame::Message {
             self.facts.prompt.message_ends();
         }
-        let is_batch = matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top;
-        self.value_over(is_batch, self.at);
+        // A whole prompt, one of a batch.
+        if matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top {
+            self.facts.prompt.item_ends();
+        }
+        self.value_over(self.at);
     }
 
     /// A string, skipped value or scalar is over; `at` is the offset behind it.
     pub(super) fn value_ends(&mut self, at: u64) {
-        let was_text = self.state == State::Text;
-        let frame = self.frames.top();
         match self.state {
-            State::Text => self.facts.prompt.string_ends(),
+            State::Text => {
+                self.facts.prompt.text_ends();
+                // A whole prompt, one of a batch.
+                if matches!(self.frames.top(), Frame::Items | Frame::Ids) {
+                    self.facts.prompt.item_ends();
+                }
+            }
             State::Opaque => self.opaque_known(),
             _ => {}
         }
-        let is_batch = was_text && matches!(frame, Frame::Items | Frame::Ids);
-        self.value_over(is_batch, at);
+        self.value_over(at);
     }
 
-    /// Any value is over. `is_batch`: it was a whole prompt, an element of an array of them.
-    fn value_over(&mut self, is_batch: bool, at: u64) {
+    /// Any value is over.
+    fn value_over(&mut self, at: u64) {
         self.state = State::AfterValue;
-        if is_batch {
-            self.facts.prompt.item_ends();
-        }
         match self.frames.top() {
             Frame::Top => self.field_ends(at),
             // Beside all sections.
             Frame::Sampling => {}
-            _ if self.facts.prompt.leaves() => self.leave_section(false),
+            _ if self.facts.prompt.leaves() => self.leave_section(),
             _ => {}
         }
     }
@@ -248,7 +251,7 @@ impl Scan {
     /// A top-level value is over.
     fn field_ends(&mut self, at: u64) {
         let span = Some(Span { start: self.value_start, end: at });
-        let spans = &mut self.facts.spans;
+        let spans = &mut self.facts.stated.spans;
         match self.field {
             Field::Model => spans.model = span,
             Field::Stream => spans.stream = span,
@@ -270,13 +273,13 @@ impl Scan {
         }
     }
 
-    /// Nothing more is wanted of this section: skip to its end, from inside a string or between values.
-    pub(super) fn leave_section(&mut self, in_string: bool) {
+    /// Nothing more is wanted of this section: skip to its end, from inside a text or between values.
+    pub(super) fn leave_section(&mut self) {
         if self.is_enough() {
             self.state = State::Enough;
             return;
         }
-        let depth = self.frames.depth() as u64;
+        let (depth, in_string) = (self.frames.depth() as u64, self.state == State::Text);
         self.frames.unwind();
         self.skip = Skip { depth, in_string, escaped: self.decoder.escaped() && in_string };
         self.skipped_to = SkippedTo::Nobody;
@@ -319,7 +322,7 @@ impl Facts {
     pub(super) fn keep(&mut self, frame: Frame, text: Option<&[u8]>) {
         if frame == Frame::Top {
             self.model.set(text);
-            self.model_is_string = true;
+            self.stated.model_is_string = true;
         } else {
             // A role too long to be kept is none that decides anything.
             self.prompt.role(text.unwrap_or_default());

@@ -9,9 +9,27 @@
 //! bytes read so far; a scan that ends early does so at a byte that the body alone decides
 //! ([`Progress::Enough`]), and reads nothing beyond it.
 //!
-//! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix, which
-//! [`lanes`] hash; [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as
-//! its engine would write the prompt.
+//! # The way of a body
+//!
+//! [`machine`] turns bytes into structure: [`frames`] are what is open, [`text`] decodes strings, [`words`] keeps short
+//! values. [`meaning`] turns structure into [`facts`]: [`fields`] knows the names, [`values`] how each value is read,
+//! [`sample`] what tells one medium from another. [`kernel`] has the loops over long runs of bytes.
+//!
+//! # Three ways to a chain
+//!
+//! A chain has a hash for each beginning of a prompt that is whole blocks, below a root that says whose prompt it is.
+//! Three ways lead to one. [`lanes`] hash on all of them, and [`lanes::linked`] lays a root upon what comes out.
+//!
+//! - As the client wrote it: `machine`, `meaning`, [`prompt`] (its [`section`]s one behind the other, with marks
+//!   between texts), [`digest`]; each block is one of [`Facts::chain`], below [`crate::prefix::root`].
+//! - As its engine writes it: [`reader`] goes through the whole body a second time, [`rendered`] writes the prompt in a
+//!   [`form`], `digest`; each step, of which some make a block, is one of [`Renderer::links`], below
+//!   [`crate::prefix::form_root`].
+//! - As the engine tells it: a `kvevents::Batch` names blocks of tokens, `mirror` has their texts by
+//!   `vocabulary::Run`, [`cut`] hashes these piece by piece; each [`Step`] is below the same `form_root`.
+//!
+//! The last two must agree to the byte, else nothing that an engine holds is ever found. The first is in a form of its
+//! own, the same for every model (`GENERIC_FORM` in [`crate::prefix`]), and meets neither.
 
 mod cut;
 mod digest;
@@ -37,7 +55,7 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
-pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans};
+pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans, Stated};
 pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;

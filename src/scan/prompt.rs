@@ -11,7 +11,7 @@ mod sections;
 
 use super::Plan;
 use super::PrefixMode;
-use super::section::{Mark, Part, Section};
+use super::section::{Mark, Section, SectionState};
 use super::text::Taker;
 use crate::limits::LINKS_MAX;
 use attribution::Line;
@@ -51,7 +51,7 @@ pub(super) struct Prompt {
     /// Token ids stand in place of messages and tools.
     replaced: bool,
     current: Section,
-    parts: [Part; 4],
+    sections: [SectionState; 4],
     speaker: Speaker,
     /// Of the text that is being read.
     line: Line,
@@ -73,7 +73,7 @@ impl Prompt {
             counts_all: false,
             replaced: false,
             current: Section::Main,
-            parts: std::array::from_fn(|_| Part::new()),
+            sections: std::array::from_fn(|_| SectionState::new()),
             speaker: Speaker::Bare,
             line: Line::Past,
             held: [0; HELD_MAX],
@@ -100,7 +100,7 @@ impl Prompt {
 
     fn begin_anew(&mut self, counts_all: bool) {
         (self.counts_all, self.replaced) = (counts_all, false);
-        self.parts.iter_mut().for_each(|part| part.reset(self.links_max));
+        self.sections.iter_mut().for_each(|section| section.reset(self.links_max));
         self.hold_nothing(Speaker::Bare);
         (self.line, self.chars) = (Line::Past, 0);
     }
@@ -144,29 +144,29 @@ impl Prompt {
     /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
     /// the first decides where all of them go.
     pub fn item_ends(&mut self) {
-        self.part().item_ends();
+        self.section().item_ends();
     }
 
     /// Whether text at this place is to be decoded, or skipped unseen.
     pub fn wants_text(&self) -> bool {
         self.counts_all
             || match self.mode {
-                PrefixMode::FirstUser => !self.is_none_of_users() && !self.part_ref().closed,
-                PrefixMode::Conversation => !self.part_ref().closed,
+                PrefixMode::FirstUser => !self.is_none_of_users() && !self.section_ref().closed,
+                PrefixMode::Conversation => !self.section_ref().closed,
             }
     }
 
     // Contents.
 
-    /// Text begins: a content, or a bare string. Parts of one content are joined without a mark.
-    pub fn text_begins(&mut self) {
+    /// A content begins, or a bare string. Texts of one content are joined without a mark.
+    pub fn content_begins(&mut self) {
         self.mark(Mark::Text);
     }
 
     /// An image or another medium begins. Whether it takes part in the prefix.
     pub fn media_begins(&mut self) -> bool {
-        self.part().counts.media += 1;
-        self.mode == PrefixMode::Conversation && !self.part_ref().closed
+        self.section().counts.media += 1;
+        self.mode == PrefixMode::Conversation && !self.section_ref().closed
     }
 
     /// It is over; `sample` tells it from others. In a chain it is as long as its tokens are.
@@ -191,13 +191,13 @@ impl Prompt {
         if self.mode == PrefixMode::Conversation {
             self.canonical(bytes, Some(0));
         }
-        self.part().counts.text_bytes += bytes.len() as u64;
+        self.section().counts.text_bytes += bytes.len() as u64;
     }
 
     /// Token ids begin.
     pub fn ids_begin(&mut self) {
         self.mark(Mark::Ids);
-        if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.part_ref().closed {
+        if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.section_ref().closed {
             self.hash(&[Mark::Ids as u8], None);
         }
     }
@@ -209,34 +209,34 @@ impl Prompt {
             PrefixMode::Conversation => {
                 self.canonical(&id.to_le_bytes(), Some(0));
             }
-            PrefixMode::FirstUser if self.speaker != Speaker::Bare || self.part_ref().closed => {}
+            PrefixMode::FirstUser if self.speaker != Speaker::Bare || self.section_ref().closed => {}
             PrefixMode::FirstUser if self.chars == self.chars_max => self.close(),
             PrefixMode::FirstUser => {
                 self.chars += 1;
                 self.hash(&id.to_le_bytes(), Some(0));
             }
         }
-        self.part().counts.ids += 1;
+        self.section().counts.ids += 1;
     }
 
     /// So many token ids have been written into the room.
     pub fn ids_written(&mut self, count: usize) {
-        self.part().written(4 * count);
-        self.part().counts.ids += count as u64;
+        self.section().written(4 * count);
+        self.section().counts.ids += count as u64;
     }
 
     // Below: where bytes go.
 
-    fn part(&mut self) -> &mut Part {
-        &mut self.parts[self.current as usize]
+    fn section(&mut self) -> &mut SectionState {
+        &mut self.sections[self.current as usize]
     }
 
-    fn part_ref(&self) -> &Part {
-        &self.parts[self.current as usize]
+    fn section_ref(&self) -> &SectionState {
+        &self.sections[self.current as usize]
     }
 
     fn close(&mut self) {
-        self.part().closed = true;
+        self.section().closed = true;
     }
 
     /// Whether the message has a role, other than `user`.
@@ -252,7 +252,7 @@ impl Prompt {
 
     /// `first-user`: the characters of the first user message up to their limit.
     fn user_text(&mut self, run: &[u8]) -> usize {
-        if self.part_ref().closed || self.is_none_of_users() {
+        if self.section_ref().closed || self.is_none_of_users() {
             return run.len();
         }
         if self.speaker == Speaker::Unknown {
@@ -279,7 +279,7 @@ impl Prompt {
     /// `conversation`: canonical bytes, held while the role of their message is unknown.
     #[inline]
     fn canonical(&mut self, run: &[u8], text: Option<usize>) -> usize {
-        if self.part_ref().closed {
+        if self.section_ref().closed {
             return 0;
         }
         if self.speaker != Speaker::Unknown {
@@ -332,11 +332,11 @@ impl Prompt {
         self.held_length = 0;
     }
 
-    /// Hashes in the current section; see [`Part::take`].
+    /// Hashes in the current section; see [`SectionState::take`].
     #[inline]
     fn hash(&mut self, run: &[u8], text: Option<usize>) -> usize {
         let limit = if self.mode == PrefixMode::Conversation { self.bytes_max } else { u64::MAX };
-        self.part().take(limit, run, text)
+        self.section().take(limit, run, text)
     }
 }
 
@@ -353,7 +353,7 @@ impl Taker for Prompt {
             PrefixMode::Conversation => self.canonical(run, Some(0)),
         };
         let counted = if self.counts_all { run.len() } else { taken };
-        self.part().counts.text_bytes += counted as u64;
+        self.section().counts.text_bytes += counted as u64;
         counted
     }
 
@@ -364,17 +364,17 @@ impl Taker for Prompt {
         if self.line != Line::Past {
             return &mut [];
         }
-        if self.counts_all && self.part_ref().closed {
-            return self.part().room_to_count();
+        if self.counts_all && self.section_ref().closed {
+            return self.section().room_to_count();
         }
         let limit = self.bytes_max;
         let plain = self.mode == PrefixMode::Conversation && self.speaker != Speaker::Unknown;
-        if plain { self.part().room(limit) } else { &mut [] }
+        if plain { self.section().room(limit) } else { &mut [] }
     }
 
     #[inline]
     fn written(&mut self, length: usize) {
-        self.part().written(length);
-        self.part().counts.text_bytes += length as u64;
+        self.section().written(length);
+        self.section().counts.text_bytes += length as u64;
     }
 }

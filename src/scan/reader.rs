@@ -91,7 +91,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next key of an object and its colon; `None` where the object closes. Of a name that is too long nothing is told.
+    /// The next key of an object and its colon; `None` where the object closes.
+    /// Of a name that is too long nothing is told.
     #[inline]
     pub fn key<'w>(&mut self, first: &mut bool, word: &'w mut Word) -> Result<Option<&'w [u8]>, Fault>
     where

@@ -24,8 +24,8 @@ use arguments::Arguments;
 use page::{Page, Sieve};
 pub use why::{Rendering, Why};
 
-/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links, and
-/// [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
+/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links,
+/// and [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
 pub struct Renderer {
     kernel: &'static Kernel,
     page: Page,
@@ -105,8 +105,8 @@ impl Renderer {
     }
 
     /// Replaces both by the links of the last prompt below `root`: `blocks` has one for each whole block of
-    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`], `steps` those between them, at every further
-    /// [`crate::limits::STEP_BYTES`], three for each block and up to three behind the last.
+    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`], `steps` those between them, at every
+    /// further [`crate::limits::STEP_BYTES`], three for each block and up to three behind the last.
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
         self.page.links(root, blocks, steps);
     }
@@ -144,8 +144,12 @@ struct Said {
     tools: Option<Range<usize>>,
     /// Which of [`ALTERING`] say anything.
     altering: u32,
-    /// `add_generation_prompt`, `continue_final_message`, `add_special_tokens`.
-    flags: [Flag; 3],
+    /// `add_generation_prompt`
+    generation: Flag,
+    /// `continue_final_message`
+    continues: Flag,
+    /// `add_special_tokens`
+    special: Flag,
 }
 
 /// A prompt that was there.
@@ -168,10 +172,6 @@ enum Flag {
     /// No boolean: what engines make of it is theirs.
     Odd,
 }
-
-const GENERATION: usize = 0;
-const CONTINUES: usize = 1;
-const SPECIAL: usize = 2;
 
 /// Fields that change what is written, or how much of it.
 const ALTERING: [&[u8]; 12] = [
@@ -215,9 +215,9 @@ impl<'a> Writer<'a> {
                 b"messages" if is_chat(api) => self.said.messages = self.told(Writer::messages)?,
                 b"prompt" if has_prompt(api) => self.said.prompt = self.told(Writer::prompt)?,
                 b"tools" => self.said.tools = self.tools()?,
-                b"add_generation_prompt" => self.said.flags[GENERATION] = self.flag()?,
-                b"continue_final_message" => self.said.flags[CONTINUES] = self.flag()?,
-                b"add_special_tokens" => self.said.flags[SPECIAL] = self.flag()?,
+                b"add_generation_prompt" => self.said.generation = self.flag()?,
+                b"continue_final_message" => self.said.continues = self.flag()?,
+                b"add_special_tokens" => self.said.special = self.flag()?,
                 name => {
                     let place = ALTERING.iter().position(|altering| *altering == name);
                     let says = self.reader.skip()?;
@@ -280,7 +280,7 @@ impl<'a> Writer<'a> {
 
     /// The body is over: what all of it says of the prompt.
     fn end(&mut self) -> Result<Option<Why>, Why> {
-        if self.said.altering != 0 || self.said.flags.contains(&Flag::Odd) {
+        if self.said.altering != 0 || self.said.is_odd() {
             return Err(Why::Field);
         }
         match (self.said.messages.take(), self.said.prompt.take()) {
@@ -292,7 +292,7 @@ impl<'a> Writer<'a> {
     }
 
     fn chat_ends(&mut self, told: Told) -> Result<Option<Why>, Why> {
-        if self.said.flags[SPECIAL] == Flag::True {
+        if self.said.special == Flag::True {
             return Err(Why::Field);
         }
         let stands = self.written == told.place && self.said.tools == told.tools;
@@ -301,11 +301,11 @@ impl<'a> Writer<'a> {
             Some(Why::Tools) => self.unknown_tools.clone_from(&self.said.tools),
             Some(_) => {}
             // What is behind the content is not written then, and engines find that by the content's text.
-            None if self.said.flags[CONTINUES] == Flag::True && self.called => return Ok(Some(Why::Message)),
+            None if self.said.continues == Flag::True && self.called => return Ok(Some(Why::Message)),
             None => {
-                if self.said.flags[CONTINUES] != Flag::True {
+                if self.said.continues != Flag::True {
                     self.page.put(self.after);
-                    if self.said.flags[GENERATION] != Flag::False {
+                    if self.said.generation != Flag::False {
                         self.page.put(self.generation);
                     }
                 }
@@ -336,9 +336,14 @@ impl<'a> Writer<'a> {
 }
 
 impl Said {
+    /// Whether a flag is no boolean.
+    fn is_odd(&self) -> bool {
+        [self.generation, self.continues, self.special].contains(&Flag::Odd)
+    }
+
     /// Whether the tokenizer puts something before a bare text.
     fn begins(&self) -> bool {
-        self.flags[SPECIAL] != Flag::False
+        self.special != Flag::False
     }
 }
 

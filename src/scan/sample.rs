@@ -1,5 +1,5 @@
-//! What tells one medium from another without reading all of it: engines name blocks behind an image by the image too, so
-//! that a hit must not be predicted across two of them.
+//! What tells one medium from another without reading all of it: engines name blocks behind an image by the image too,
+//! so that a hit must not be predicted across two of them.
 //!
 //! Short values (addresses, ids) are hashed whole. Of longer ones their length, their head, their end and a byte of
 //! each stretch between take part: to hash two megabytes of base64 would cost several times what it costs to skip them.

@@ -4,7 +4,6 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::digest::Digest;
 use super::facts::Counts;
-use super::lanes::{PRIME_1, folded};
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,25 +37,19 @@ pub(super) enum Mark {
 }
 
 /// The hash of these sections' hashes, each behind its place; those of which no byte took part aside.
-pub(super) fn joined(parts: [&Part; 3]) -> u64 {
+pub(super) fn joined(sections: [&SectionState; 3]) -> u64 {
     let (mut joined, mut length) = ([[0; 9]; 3], 0);
-    for (place, part) in parts.into_iter().enumerate().filter(|(_, part)| part.hashed > 0) {
+    for (place, section) in sections.into_iter().enumerate().filter(|(_, section)| section.hashed > 0) {
         if let Some([name, value @ ..]) = joined.get_mut(length) {
-            (*name, *value) = (place as u8, part.digest.value().to_le_bytes());
+            (*name, *value) = (place as u8, section.digest.value().to_le_bytes());
             length += 1;
         }
     }
     xxh64(joined.get(..length).unwrap_or_default().as_flattened(), 0)
 }
 
-/// A link of a chain that begins with `root`: one multiplication, folded.
-#[inline]
-pub(super) fn linked(root: u64, link: u64) -> u64 {
-    folded(root ^ link, PRIME_1 ^ root.rotate_left(32))
-}
-
 /// One section's hash and counts.
-pub(super) struct Part {
+pub(super) struct SectionState {
     pub digest: Digest,
     pub hashed: u64,
     pub counts: Counts,
@@ -72,9 +65,9 @@ pub(super) struct Part {
     pub closed: bool,
 }
 
-impl Part {
+impl SectionState {
     pub fn new() -> Self {
-        Part {
+        SectionState {
             digest: Digest::new(),
             hashed: 0,
             counts: Counts::default(),
@@ -87,8 +80,8 @@ impl Part {
         }
     }
 
-    pub fn reset(&mut self, links_max: usize) {
-        self.digest.reset(links_max);
+    pub fn reset(&mut self, prefixes_max: usize) {
+        self.digest.reset(prefixes_max);
         (self.hashed, self.items) = (0, 0);
         (self.counts, self.first) = (Counts::default(), Counts::default());
         (self.seen, self.ended, self.has_text, self.closed) = (false, false, false, false);

@@ -180,7 +180,7 @@ fn counts_and_estimate() {
     assert!(facts.images() && facts.tools);
     assert_eq!(facts.counts(), Counts { text_bytes: 12, ids: 0, media: 1 });
     assert_eq!(facts.tokens_estimate(1_000), 1_003);
-    assert_eq!(facts.session(), Some(crate::prefix::session_hash(b"u")));
+    assert_eq!(facts.session(), Some(crate::prefix::text_hash(b"u")));
     let needs = Needs::PREFIX | Needs::WHOLE;
     let (_, done) = scan(Api::Completions, PrefixMode::Conversation, needs, br#"{"prompt":[1,2,3]}"#);
     assert_eq!((done.facts().tokens_estimate(1_000), done.facts().prompt_bytes()), (3, 12));
@@ -387,7 +387,8 @@ fn all_prompts_of_a_batch_are_counted() {
     }
 }
 
-/// Token ids beside messages are the whole prompt to SGLang, wherever they stand: neither messages nor tools are written.
+/// Token ids beside messages are the whole prompt to SGLang, wherever they stand:
+/// neither messages nor tools are written.
 #[test]
 fn ids_beside_messages_stand_in_their_place() {
     let ids = |from: u32, count: u32| (from..from + count).map(|id| id.to_string()).collect::<Vec<_>>().join(",");

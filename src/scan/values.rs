@@ -57,9 +57,9 @@ impl Scan {
             return;
         }
         if marked {
-            self.facts.prompt.text_begins();
+            self.facts.prompt.content_begins();
         }
-        self.facts.prompt.string_begins();
+        self.facts.prompt.text_begins();
         self.state = State::Text;
     }
 
@@ -69,7 +69,7 @@ impl Scan {
     }
 
     pub(super) fn tools_begin(&mut self, bracket: u8) {
-        self.facts.tools = true;
+        self.facts.stated.tools = true;
         self.skip_container();
         if self.section_wanted(Section::Tools) {
             self.skipped_to = SkippedTo::Prompt;
@@ -128,9 +128,9 @@ impl Scan {
         let hash = self.opaque.value();
         match self.field {
             Field::Session(place) => self.facts.set_session(place, hash),
-            Field::Salt => self.facts.cache_salt = hash,
-            Field::Adapter => self.facts.adapter = hash,
-            Field::ExtraKey => self.facts.extra_key = hash,
+            Field::Salt => self.facts.stated.cache_salt = hash,
+            Field::Adapter => self.facts.stated.adapter = hash,
+            Field::ExtraKey => self.facts.stated.extra_key = hash,
             _ => {}
         }
     }

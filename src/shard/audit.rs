@@ -1,7 +1,7 @@
 //! What a shard holds, counted entry by entry, and whether its accounts say the same.
 //!
-//! Each turn compares totals that were kept in different places; now and then all connections are walked. A difference is
-//! a fault of ours: it is counted and logged, and stops a build that has debug assertions.
+//! Each turn compares totals that were kept in different places; now and then all connections are walked. A difference
+//! is a fault of ours: it is counted and logged, and stops a build that has debug assertions.
 
 use super::Shard;
 use crate::counters::stats::{Count, Gauge};

@@ -30,8 +30,8 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.desk.has_successor = self.process.has_successor();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on its
-        // way to one would be lost.
+        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on
+        // its way to one would be lost.
         self.sends_away = !self.desk.has_successor;
         if self.desk.has_successor {
             self.stay_until = self.desk.now + 2 * HEARTBEAT;

@@ -131,8 +131,8 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Sends what is to go to this side from the action at `place` on. Answers how many actions that were, at least one,
-    /// and how many bytes the kernel has not taken.
+    /// Sends what is to go to this side from the action at `place` on. Answers how many actions that were, at least
+    /// one, and how many bytes the kernel has not taken.
     fn send(&mut self, key: Key, side: Side, place: usize, input: Input<'_>) -> (usize, usize) {
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
         let (mut taken, mut len) = (0, 0);

@@ -10,8 +10,8 @@
 //! What the kernel can do alone was tried and is worse. A program for the listeners that goes by the CPU a packet
 //! comes in on starves shards wherever queues and shards do not match one to one: on loopback all but one. A program
 //! that names the shards with fewest, replaced as they change, is exact for connections that come one by one, but sends
-//! a burst to whichever was named last (65 % above the mean for 100 on two shards, where the hash alone has 10 %). Not to
-//! accept for a while moves nothing: what was hashed to a shard waits in its queue.
+//! a burst to whichever was named last (65 % above the mean for 100 on two shards, where the hash alone has 10 %). Not
+//! to accept for a while moves nothing: what was hashed to a shard waits in its queue.
 
 use std::io;
 use std::net::SocketAddr;

@@ -6,7 +6,8 @@
 //!
 //! **Nodes are filled one after the other**, the network card's first. A relay is not bound by memory bandwidth,
 //! which spreading would win; what its shards share (in-flight counters, the snapshot, the card's rings) is what a
-//! second node makes dearer. Siblings still come last: a whole core on the far node is worth more than half of one here.
+//! second node makes dearer. Siblings still come last: a whole core on the far node is
+//! worth more than half of one here.
 //!
 //! **A quota counts.** A cgroup that may use two CPUs' worth of time is stopped, all threads at once, when it has used
 //! it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread.
@@ -49,7 +50,8 @@ impl Machine {
         self.physical().min(self.quota.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Places `asked` shards, or as many as `auto` is; pinned if that is asked for, or nothing is and there is no quota.
+    /// Places `asked` shards, or as many as `auto` is; pinned if that is asked for,
+    /// or nothing is and there is no quota.
     pub fn place(self, asked: Option<usize>, pin: Option<bool>) -> Placement {
         let shards = asked.unwrap_or_else(|| self.auto());
         let order = if pin.unwrap_or(self.quota.is_none()) { self.order() } else { Vec::new() };

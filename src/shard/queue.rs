@@ -62,7 +62,8 @@ impl Waiters {
         self.again = true;
     }
 
-    /// Whose requests are looked at, ascending; one whose request left and another came between two looks is there twice.
+    /// Whose requests are looked at, ascending; one whose request left and another came
+    /// between two looks is there twice.
     pub fn seen(&self) -> Vec<Key> {
         let mut keys = self.keys.clone();
         keys.sort_unstable();

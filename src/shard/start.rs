@@ -155,9 +155,9 @@ fn run<D: Driver>(driver: D, setup: Setup, neighbours: Neighbours, choice: &Driv
     if let Err(error) = shard.share(neighbours) {
         tracing::warn!(shard = index, %error, "connections stay with the shard they were hashed to, and a drain may begin a second late");
     }
-    state.serving(choice.driver, &choice.why);
+    state.now_serves(choice.driver, &choice.why);
     shard.run()?;
-    state.ended();
+    state.now_ends();
     Ok(())
 }
 

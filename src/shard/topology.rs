@@ -11,7 +11,8 @@ use super::placement::{Cpu, Machine, listed};
 pub fn this_machine() -> Machine {
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
     let mut allowed: Vec<usize> = allowed.iter().map(|core| core.id).collect();
-    // It is the size of the mask, or the cgroup's quota (of either version, and of any cgroup above) where that is less.
+    // It is the size of the mask, or the cgroup's quota (of either version,
+    // and of any cgroup above) where that is less.
     let parallel = thread::available_parallelism().map_or(usize::MAX, |cpus| cpus.get());
     // No mask is read where it has more than 1,024 places: then these are the first ones.
     if allowed.is_empty() && parallel < usize::MAX {

@@ -25,7 +25,8 @@ pub(super) struct Upstream {
     endpoint: EndpointId,
     state: State,
     paused: bool,
-    /// Bytes acknowledged on it once all that was sent is: those when the connection stood, and what was sent on it since.
+    /// Bytes acknowledged on it once all that was sent is: those when the connection stood,
+    /// and what was sent on it since.
     settled: Option<u64>,
     /// FIN was received: of no use for another exchange.
     ended: bool,
@@ -51,7 +52,8 @@ impl Upstream {
 }
 
 impl<D: Driver> Shard<D> {
-    /// A connection for `client`: an idle one, or a new one. What is known of it at once; None: it is new, and on its way.
+    /// A connection for `client`: an idle one, or a new one. What is known of it at once; None:
+    /// it is new, and on its way.
     pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Option<Event<'static>> {
         if !fresh && let Some(key) = self.take_idle(endpoint) {
             let Some(upstream) = self.upstreams.get_mut(key) else { return Some(Event::ConnectFailed) };
@@ -156,8 +158,8 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Closes what was idle too long. An endpoint's are in order because the timeout is one for all. Those that serve one
-    /// request after the other are not looked at each time: the look finds that they have become idle anew.
+    /// Closes what was idle too long. An endpoint's are in order because the timeout is one for all. Those that serve
+    /// one request after the other are not looked at each time: the look finds that they have become idle anew.
     pub(super) fn close_idle(&mut self) {
         if self.desk.now < self.idle_look_at {
             return;

@@ -35,7 +35,8 @@ pub(super) const CONTENTS: &[&str] = &[
 pub(super) const PARTS: &[&[&str]] =
     &[&["a"], &["a", "b"], &["a", "", "b"], &[" a ", "\nb\n", " "], &["", ""], &["", "a"]];
 
-/// Arguments of calls: what models write with other blanks than Python, all that JSON has, and what is special elsewhere.
+/// Arguments of calls: what models write with other blanks than Python, all that JSON has,
+/// and what is special elsewhere.
 const ARGUMENTS: &[&str] = &[
     "",
     "{}",

@@ -1,4 +1,5 @@
-//! A chat form executed plainly: what the scanner's stream of it is compared with, and what is compared with the template.
+//! A chat form executed plainly: what the scanner's stream of it is compared with,
+//! and what is compared with the template.
 
 use super::json::{self, Json, Style};
 use super::{Call, Content, Message};

@@ -1,4 +1,5 @@
-//! The strings of a template's own code. Where a content is looked into, it is for one of them: `'</think>' in content`.
+//! The strings of a template's own code. Where a content is looked into, it is for one of them:
+//! `'</think>' in content`.
 
 /// Each string between quotes inside `{{ }}` and `{% %}`, once, in the order of their occurrence.
 pub(super) fn literals(source: &str) -> Vec<String> {

@@ -40,7 +40,6 @@ impl Sink for Nobody {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
-    fn nothing(&mut self) {}
 }
 
 /// How many links a request's prompt has, and how many of them an engine holds that has computed these tokens.
@@ -70,7 +69,7 @@ fn found(jinja: &str, api: Api, body: &Value, tokens: &[u32]) -> (usize, usize) 
         extras: Extras::default(),
     };
     let mut mirror = Mirror::new(100);
-    mirror.stored(&stored, &Reading { vocabulary: &vocabulary, root: &|_, _| Some(ROOT) }, &mut Nobody);
+    mirror.stored(&stored, &Reading { vocabulary: &vocabulary, root: &|_, _| ROOT }, &mut Nobody);
     let links = || blocks.iter().chain(&steps);
     (links().count(), links().filter(|link| mirror.owns(**link)).count())
 }

@@ -56,9 +56,9 @@ pub(crate) fn text(vocabulary: &Vocabulary, tokens: &[u32]) -> Vec<u8> {
 }
 
 /// A root for every adapter and salt.
-pub(crate) fn roots(adapter: Option<&[u8]>, salt: Option<&[u8]>) -> Option<u64> {
+pub(crate) fn roots(adapter: Option<&[u8]>, salt: Option<&[u8]>) -> u64 {
     let name = |name: Option<&[u8]>| name.map_or(0, |name| xxhash_rust::xxh64::xxh64(name, 1));
-    Some(ROOT ^ name(adapter) ^ name(salt).rotate_left(1))
+    ROOT ^ name(adapter) ^ name(salt).rotate_left(1)
 }
 
 pub(crate) fn stored<'a>(hashes: &'a [u64], parent: Option<u64>, tokens: &'a [u32]) -> Stored<'a> {
@@ -97,16 +97,19 @@ impl Engine {
     }
 
     pub fn tell(&mut self, event: Event<'_>) {
-        match event {
+        let still_holds = match event {
             Event::Stored(stored) => {
                 let reading = Reading { vocabulary: &self.vocabulary, root: &roots };
-                self.mirror.stored(&stored, &reading, &mut self.held);
+                self.mirror.stored(&stored, &reading, &mut self.held)
             }
             Event::Removed(removed) => self.mirror.removed(&removed, &mut self.held),
             Event::Cleared => {
                 self.mirror.cleared();
-                self.held = Held::default();
+                false
             }
+        };
+        if !still_holds {
+            self.held = Held::default();
         }
         assert!(self.held.0.keys().all(|link| self.mirror.owns(*link)));
     }

@@ -14,7 +14,6 @@ impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
-    fn nothing(&mut self) {}
 }
 
 struct Dice(u64);

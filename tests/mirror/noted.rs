@@ -34,10 +34,6 @@ impl Sink for Notes<'_> {
             *self.missed += u64::from(self.index.remove(link, ID).is_err());
         }
     }
-
-    fn nothing(&mut self) {
-        unreachable!("these engines are borne");
-    }
 }
 
 struct Draw(u64);
@@ -98,18 +94,24 @@ fn run(seed: u64, room: u32) {
         match draw.below(1_000) {
             0..450 => {
                 let parent = (from > 0).then(|| name(&prompt[..from * SIZE]));
-                mirror.stored(&stored(&names, parent, &prompt[from * SIZE..to * SIZE]), &reading, &mut notes);
+                assert!(
+                    mirror.stored(&stored(&names, parent, &prompt[from * SIZE..to * SIZE]), &reading, &mut notes),
+                    "these engines are borne"
+                );
             }
             450..600 => {
                 let names: Vec<u64> = (0..to).map(|block| name(&prompt[..(block + 1) * SIZE])).collect();
-                mirror.stored(&stored(&names, None, &prompt[..to * SIZE]), &reading, &mut notes);
+                assert!(
+                    mirror.stored(&stored(&names, None, &prompt[..to * SIZE]), &reading, &mut notes),
+                    "these engines are borne"
+                );
             }
             600..998 => {
                 let mut names = names;
                 if draw.below(3) > 0 {
                     names.reverse();
                 }
-                mirror.removed(&removed(&names), &mut notes);
+                assert!(mirror.removed(&removed(&names), &mut notes), "these engines are borne");
             }
             998 => {
                 // As after a lost connection: nothing is noted, and then all.

@@ -34,7 +34,7 @@ fn no_more_blocks_than_there_is_room_for() {
 fn who_told_of_more_than_it_can_hold_is_over_until_that_is_forgotten() {
     let (mut mirror, mut held, vocabulary) = (Mirror::new(3), Held::default(), plain(200));
     let reading = Reading { vocabulary: &vocabulary, root: &roots };
-    let is = |mirror: &Mirror| (mirror.blocks(), mirror.is_over(), mirror.overflowed());
+    let is = |mirror: &Mirror| (mirror.blocks(), mirror.is_overfull(), mirror.overflowed());
     for name in 1..=4 {
         for _ in 0..2 {
             mirror.stored(&stored(&[name], None, &even(name as u32, 16)), &reading, &mut held);

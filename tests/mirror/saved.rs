@@ -93,7 +93,6 @@ fn what_cannot_be_is_refused_or_does_no_harm() {
         fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
         fn worth(&mut self, _: u64, _: u32) {}
         fn release(&mut self, _: u64) {}
-        fn nothing(&mut self) {}
     }
     let whole = saved(&engine());
     let vocabulary = plain(200);

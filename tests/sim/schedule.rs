@@ -201,7 +201,7 @@ impl Schedule {
         let process = self.process;
         let mut tally = self.check_end();
         // A process is for ever, and keeps descriptors until then.
-        process.shards().iter().for_each(|shard| shard.ended());
+        process.shards().iter().for_each(|shard| shard.now_ends());
         tally.turns = turns;
         tally
     }

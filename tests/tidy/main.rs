@@ -14,6 +14,8 @@ use source::{Source, tokens};
 
 /// Longest file, without its tests: longer ones hold more than one thought.
 const FILE_LINES_MAX: usize = 400;
+/// Longest line of a comment, where rustfmt breaks code; rows of tables aside.
+const COMMENT_COLUMNS_MAX: usize = 120;
 /// Longest function.
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -118,6 +120,21 @@ fn functions_are_short() {
     }
     let unused = LONG_FUNCTIONS.iter().enumerate().filter(|(place, _)| !used.contains(place));
     faults.extend(unused.map(|(_, (path, name, _))| format!("{path}:1: no long `{name}`: take it off LONG_FUNCTIONS")));
+    report(faults);
+}
+
+#[test]
+fn comments_fit_a_screen() {
+    let mut faults = Vec::new();
+    for source in sources(&["src"]) {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let (columns, words) = (line.chars().count(), line.trim_start());
+            let is_table = words.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            if columns > COMMENT_COLUMNS_MAX && words.starts_with("//") && !is_table {
+                faults.push(format!("{}:{number}: a comment of {columns} columns: break it", source.path));
+            }
+        }
+    }
     report(faults);
 }
 

@@ -1,5 +1,5 @@
-//! Files that the front will open: keys of engines, the access log, where it keeps what it knows of caches. They are tried
-//! without making any.
+//! Files that the front will open: keys of engines, the access log, where it keeps what it knows of caches. They are
+//! tried without making any.
 
 use std::env;
 use std::fmt::Display;

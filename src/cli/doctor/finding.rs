@@ -43,7 +43,8 @@ pub(super) enum Change {
     Publish(Publish),
 }
 
-/// The flag that makes an engine publish its events. Ports are chosen when all engines are known, for some share a host.
+/// The flag that makes an engine publish its events. Ports are chosen when all engines are known,
+/// for some share a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Publish {
     pub(super) kind: EngineKind,

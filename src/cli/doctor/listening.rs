@@ -31,8 +31,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Connects to each socket of `ranks`, as the engine at `host` tells them. An engine that connects itself is not waited for: that is the front's
-    /// address to take.
+    /// Connects to each socket of `ranks`, as the engine at `host` tells them. An engine that connects itself is not
+    /// waited for: that is the front's address to take.
     pub(super) fn begin(ranks: &[(u32, Settings)], host: &str) -> Listening {
         let (trying, tried) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(());

@@ -10,7 +10,8 @@ use crate::control::scrape::EngineKind;
 /// Models that are shown by name.
 const NAMED_MAX: usize = 8;
 
-/// SGLang's answer to `/get_server_info`: its flags, and what came of them. It may hold its key, of which nothing is kept.
+/// SGLang's answer to `/get_server_info`: its flags, and what came of them. It may hold its key,
+/// of which nothing is kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info {
     pub(super) version: Option<String>,

@@ -1,4 +1,5 @@
-//! What a front's `/metrics` said at one moment. A series that is not there is `None`: older and newer fronts have others.
+//! What a front's `/metrics` said at one moment. A series that is not there is `None`:
+//! older and newer fronts have others.
 
 use std::collections::BTreeMap;
 
@@ -200,7 +201,8 @@ impl Histogram {
         self.0.last_key_value().map(|(_, count)| *count)
     }
 
-    /// In microseconds: within its bucket by proportion, as Prometheus does it. Beyond all bounds it is the last of them.
+    /// In microseconds: within its bucket by proportion, as Prometheus does it.
+    /// Beyond all bounds it is the last of them.
     pub(super) fn quantile(&self, part: f64) -> Option<f64> {
         let rank = part * self.count().filter(|count| *count > 0.0)?;
         let (mut lower, mut below) = (0.0, 0.0);

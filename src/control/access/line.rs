@@ -17,8 +17,8 @@ use crate::snapshot::{PoolId, Snapshot};
 /// Counts changes of what the keys mean. New keys may come without one.
 const VERSION: u32 = 2;
 
-/// A record with its names. Keys that have no value are `null`; those that end in `_us` are microseconds since the first
-/// byte of the request, or a time by itself.
+/// A record with its names. Keys that have no value are `null`; those that end in `_us` are microseconds since the
+/// first byte of the request, or a time by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line<'a> {
     pub(in crate::control) version: u32,

@@ -87,7 +87,8 @@ impl Log {
         }
     }
 
-    /// Ends it, with so many lines written. It waits for its last lines, but on a busy machine perhaps not for long enough.
+    /// Ends it, with so many lines written. It waits for its last lines,
+    /// but on a busy machine perhaps not for long enough.
     fn ends(&self, written: u64) {
         let begun = Instant::now();
         self.log.stop();
@@ -194,8 +195,8 @@ fn a_file_that_cannot_be_opened_anew_is_counted() {
     [path, old].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// Nobody says so to a process whose place another one took: it follows the name once that names another file, not while it
-/// names none.
+/// Nobody says so to a process whose place another one took: it follows the name once that names another file, not
+/// while it names none.
 #[test]
 fn who_has_an_heir_follows_the_name() {
     let (path, old) = (fresh("inherited"), fresh("inherited-old"));

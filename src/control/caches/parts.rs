@@ -138,7 +138,8 @@ impl Caches {
         wants.min(self.due.get(usize::from(slot)).copied().unwrap_or(0))
     }
 
-    /// So many more it has. One that is not this endpoint's yet lacks all, and one that is nobody's should have nothing.
+    /// So many more it has. One that is not this endpoint's yet lacks all,
+    /// and one that is nobody's should have nothing.
     fn excess(&self, slot: u16) -> Option<i64> {
         let part = self.parts.get(usize::from(slot))?;
         let has = if part.is_some_and(|part| !part.is_seated) { 0 } else { self.figures(slot).capacity };

@@ -161,7 +161,8 @@ impl Fleet {
         }
     }
 
-    /// An engine said for the first time which process it is: what an earlier process of ours knew of that is known again.
+    /// An engine said for the first time which process it is:
+    /// what an earlier process of ours knew of that is known again.
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));

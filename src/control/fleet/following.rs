@@ -19,7 +19,8 @@ impl Fleet {
         resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
     }
 
-    /// Takes another configuration, with the keys of its engines. Returns the names of engines that are new, and that go.
+    /// Takes another configuration, with the keys of its engines.
+    /// Returns the names of engines that are new, and that go.
     pub fn reconfigure(
         &mut self,
         config: Arc<Config>,

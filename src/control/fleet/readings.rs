@@ -112,7 +112,8 @@ impl Fleet {
     ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let since = self.ticked.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
-        // Where this process stood still nobody could be asked meanwhile: to forget all at once would let go whoever waits.
+        // Where this process stood still nobody could be asked meanwhile:
+        // to forget all at once would let go whoever waits.
         let usual = 2 * TICK + Duration::from_millis(self.config.control.publish_interval_ms);
         let stood_still = since.saturating_sub(usual);
         let mut changed = false;

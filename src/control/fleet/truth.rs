@@ -21,7 +21,8 @@ pub struct Moved {
 }
 
 impl Fleet {
-    /// Compares what was predicted with what is known by now. Answers who is on another rung, and whether shards must know.
+    /// Compares what was predicted with what is known by now. Answers who is on another rung,
+    /// and whether shards must know.
     pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> (Vec<Moved>, bool) {
         let (mut moved, mut first_told) = (Vec::new(), false);
         for member in &mut self.members {
@@ -43,7 +44,8 @@ impl Fleet {
         (moved, changed)
     }
 
-    /// Another process answers there: its cache is empty, and nothing wrong is known of it, nor of what requests came to.
+    /// Another process answers there: its cache is empty, and nothing wrong is known of it,
+    /// nor of what requests came to.
     pub(super) fn begin_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
         let config = Arc::clone(&self.config);
         if let Some(tenancy) = self.tenancy(place, id) {

@@ -6,7 +6,6 @@ use std::iter::Peekable;
 use std::mem;
 
 use tokio::task::{spawn_blocking, yield_now};
-use xxhash_rust::xxh64::xxh64;
 
 use super::notes::Notes;
 use super::{Hearing, Inner, Rank};
@@ -20,9 +19,9 @@ use crate::prefix;
 enum Next {
     Nothing,
     Another,
-    /// The rank's cache is empty, or is not known any more: it is `spent`.
+    /// The rank's cache is empty, or is not known any more: it is `given_up`.
     Empty {
-        spent: bool,
+        given_up: bool,
     },
 }
 
@@ -40,7 +39,7 @@ impl Hearing {
             match self.piece(number, &mut events, &mut done) {
                 Next::Nothing => break,
                 Next::Another => {}
-                Next::Empty { spent } => self.empty_rank(number, spent).await,
+                Next::Empty { given_up } => self.empty_rank(number, given_up).await,
             }
             yield_now().await;
         }
@@ -70,7 +69,7 @@ impl Hearing {
         let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
         let root = |adapter: Option<&[u8]>, salt: Option<&[u8]>| {
             let adapter = adapter.map(prefix::adapter_hash);
-            Some(prefix::form_root(adapter, salt.map(|salt| xxh64(salt, 0)), self.form.id))
+            prefix::form_root(adapter, salt.map(prefix::text_hash), self.form.id)
         };
         let reading = Reading { vocabulary: &self.form.vocabulary, root: &root };
         let (others, is_noted) = (&inner.ranks, inner.is_noted);
@@ -83,13 +82,13 @@ impl Hearing {
                 Some(Event::Removed(removed)) => rank.mirror.removed_on(removed, done, &mut notes, &mut stint),
                 Some(Event::Cleared) => {
                     events.next();
-                    break Next::Empty { spent: false };
+                    break Next::Empty { given_up: false };
                 }
             };
             match halt {
                 Halt::Through => (*done, _) = (0, events.next()),
                 Halt::Midway => break Next::Another,
-                Halt::Spent => break Next::Empty { spent: true },
+                Halt::GivesUp => break Next::Empty { given_up: true },
             }
         };
         inner.ranks.insert(number, rank);
@@ -97,19 +96,19 @@ impl Hearing {
     }
 
     /// A rank holds nothing, or nobody knows what. Millions of blocks are let go of beside control's thread.
-    async fn empty_rank(&self, number: u32, spent: bool) {
+    async fn empty_rank(&self, number: u32, given_up: bool) {
         let mut mirror = {
             let inner = &mut *self.inner();
             let Some(rank) = inner.ranks.get_mut(&number) else { return };
             let mirror = rank.aside();
             // What was sent there is gone as well; what other ranks hold is not.
-            if !spent || inner.is_noted {
+            if !given_up || inner.is_noted {
                 self.empty(inner);
             }
             mirror
         };
         let emptied = spawn_blocking(move || {
-            if spent {
+            if given_up {
                 mirror.give_up();
             } else {
                 mirror.cleared();
@@ -172,8 +171,8 @@ impl Hearing {
         for number in numbers {
             let mut mirror = {
                 let inner = &mut *self.inner();
-                let is_over = |rank: &&mut Rank| rank.mirror.is_over();
-                let Some(rank) = inner.ranks.get_mut(&number).filter(is_over) else { continue };
+                let overfull = |rank: &&mut Rank| rank.mirror.is_overfull();
+                let Some(rank) = inner.ranks.get_mut(&number).filter(overfull) else { continue };
                 inner.midst = Some(number);
                 rank.aside()
             };

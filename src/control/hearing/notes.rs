@@ -121,7 +121,4 @@ impl mirror::Sink for Notes<'_> {
             self.note(Note { holds: false, after: None, link });
         }
     }
-
-    /// Control empties the endpoint's part of the index itself, and has other ranks tell again.
-    fn nothing(&mut self) {}
 }

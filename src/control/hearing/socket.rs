@@ -52,7 +52,8 @@ impl Socket {
         self.replays && matches!(self.course, Course::Asking | Course::Answering)
     }
 
-    /// Another process may be there. True: it is to be asked, on a connection of its own; else its next message says so.
+    /// Another process may be there. True: it is to be asked, on a connection of its own;
+    /// else its next message says so.
     pub fn doubt(&mut self) -> bool {
         self.course = if self.replays { Course::Silent } else { self.course.min(Course::Asking) };
         self.replays

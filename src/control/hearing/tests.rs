@@ -245,7 +245,6 @@ impl Sink for Links {
     }
     fn worth(&mut self, _link: u64, _tokens: u32) {}
     fn release(&mut self, _link: u64) {}
-    fn nothing(&mut self) {}
 }
 
 /// Whether the index has what the engine holds, and no more.
@@ -278,7 +277,8 @@ async fn while_a_shard_stands_still(wanted: &ToHear, run: impl Future<Output = (
     let _ = wanted.index.remove(1 << 40, id);
 }
 
-/// What it was too busy for would be thought cold until it comes again, and what it did not hear go be thought to be there.
+/// What it was too busy for would be thought cold until it comes again,
+/// and what it did not hear go be thought to be there.
 #[tokio::test(flavor = "current_thread")]
 async fn what_the_index_was_too_busy_for_is_noted_later() {
     let (hearing, wanted) = member(50_000);

@@ -96,7 +96,8 @@ impl Hearing {
 }
 
 impl Inner {
-    /// What an earlier process of ours knew is there later than what the engine tells: its metrics did not answer at once.
+    /// What an earlier process of ours knew is there later than what the engine tells:
+    /// its metrics did not answer at once.
     fn recall_late(&mut self, wanted: &ToHear) -> Vec<usize> {
         if self.tells == Tells::All {
             wanted.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();

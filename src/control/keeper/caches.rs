@@ -138,8 +138,8 @@ impl Keeper {
         }
     }
 
-    /// Answers how many bytes that were; none: nothing is known that could be known again, or it is another process's to
-    /// write by now.
+    /// Answers how many bytes that were; none: nothing is known that could be known again, or it is another process's
+    /// to write by now.
     async fn write(&self, path: &Path, process: &'static Process) -> io::Result<Option<u64>> {
         let heard = self.hearings().clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();

@@ -172,8 +172,8 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// The key of the engine that is added, where there is one: read by a thread of its own, and by one at a time, since
-    /// disks may not answer.
+    /// The key of the engine that is added, where there is one: read by a thread of its own, and by one at a time,
+    /// since disks may not answer.
     async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {
         match edit {
             Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}

@@ -15,7 +15,8 @@ use crate::template;
 
 /// How often shards are asked.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
-/// Learning rests so many times as long as it took: clients that change their tools all the time get a fifth of one core.
+/// Learning rests so many times as long as it took: clients that change their tools all
+/// the time get a fifth of one core.
 const RESTS: u32 = 4;
 
 impl Keeper {

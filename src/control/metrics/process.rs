@@ -23,7 +23,7 @@ impl Collected {
         let help = "How late control's thread woke at worst in the last 10 to 20 s";
         Family::new(out, "control_late_seconds", help, MetricType::Gauge)?
             .gauge(vec![], stalls::late().as_secs_f64())?;
-        let draining = f64::from(u8::from(process.leaving() || process.draining()));
+        let draining = f64::from(u8::from(process.is_ending()));
         let help = "1 since the front was told to end, or another process is in its place: no new connections are taken, or none behind drain_delay_ms";
         Family::new(out, "draining", help, MetricType::Gauge)?.gauge(vec![], draining)?;
         let epoch = snapshot.epoch as f64;

@@ -16,7 +16,8 @@ pub enum Turn {
     Later,
     /// Nobody's who needs so much: there was no room for it.
     InVain,
-    /// Another shard's, who waits for some endpoint of its island and has yet to look at what ended last; where it stands.
+    /// Another shard's, who waits for some endpoint of its island and has yet to look at
+    /// what ended last; where it stands.
     Behind(usize),
 }
 

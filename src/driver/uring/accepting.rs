@@ -10,13 +10,14 @@ use super::{News, Uring};
 use crate::driver::descriptors::Arrival;
 use crate::driver::{Completion, Driver, SocketId, Tag};
 
-/// How often the kernel is asked to end the polls at listeners: tens of thousands of clients may have been closed before.
+/// How often the kernel is asked to end the polls at listeners:
+/// tens of thousands of clients may have been closed before.
 const UNWATCH_TRIES: u32 = 4_096;
 
 impl Uring {
-    /// Asks no poll. One that is under way would keep its listener open beyond the close, for a turn in which the kernel
-    /// takes connections that nobody will: so it ends first, as do those of closed connections, whose descriptors may be
-    /// wanted.
+    /// Asks no poll. One that is under way would keep its listener open beyond the close, for a turn in which the
+    /// kernel takes connections that nobody will: so it ends first, as do those of closed connections, whose
+    /// descriptors may be wanted.
     pub(super) fn accept_now(&mut self) -> Option<(SocketId, SocketAddr)> {
         self.accept_connections(false);
         self.end_now(UNWATCH_TRIES, |uring| {

@@ -85,7 +85,8 @@ impl Uring {
         self.note(outcome);
     }
 
-    /// What goes on in this turn: connections with more to read, receives that found no buffer, listeners that gave none.
+    /// What goes on in this turn: connections with more to read, receives that found no buffer,
+    /// listeners that gave none.
     pub(super) fn arm_again(&mut self) {
         // Nothing is added meanwhile; its memory is kept.
         for place in 0..self.hungry.len() {

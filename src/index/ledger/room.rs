@@ -4,9 +4,9 @@ use super::{Cell, Chunk, FREE, Ledger, NONE, PROMISED, UNLISTED};
 use crate::index::rows::{Holder, Rows};
 
 impl Ledger {
-    /// The capacity, and the chunks that it needs: more are taken from the pool, and surplus ones go back to it. What is
-    /// beyond a smaller capacity goes; answers how many blocks that are. No list of chunks stays longer than it need be:
-    /// otherwise each would be as long as all there are, sooner or later.
+    /// The capacity, and the chunks that it needs: more are taken from the pool, and surplus ones go back to it. What
+    /// is beyond a smaller capacity goes; answers how many blocks that are. No list of chunks stays longer than it need
+    /// be: otherwise each would be as long as all there are, sooner or later.
     pub(in crate::index) fn resize(&mut self, holder: Holder<'_>, blocks: u32, pool: &mut Vec<Chunk>) -> u32 {
         let chunks = self.chunks.len();
         let wanted = (blocks as usize).div_ceil(1 << self.shift);

@@ -69,7 +69,8 @@ impl<const W: usize> Gaps<W> {
         &self.gaps[..self.len]
     }
 
-    /// Those that are searched to the block: in each of them another depth will be found, so none behind them is needed.
+    /// Those that are searched to the block: in each of them another depth will be found,
+    /// so none behind them is needed.
     #[inline]
     pub(super) fn searched(&self) -> &[Gap<W>] {
         &self.gaps[..self.len.min(DEPTHS_SEARCHED)]

@@ -37,7 +37,8 @@ pub(super) struct Level {
 pub(super) const NO_LEVEL: Level = Level { found: Found { blocks: 0, steps: 0, tokens: None }, holders: Set::NONE };
 
 impl Matches {
-    /// Tells those apart that hold the same blocks. `steps`: of the first block, then of the next; the last may have fewer.
+    /// Tells those apart that hold the same blocks. `steps`: of the first block, then of the next;
+    /// the last may have fewer.
     pub(in crate::index) fn split(&mut self, rows: &Rows, steps: &[u64]) {
         match self.words {
             1 => self.split_words::<1>(rows, steps),

@@ -1,8 +1,9 @@
 //! llm-d's endpoint picker with its default scorers: the greatest weighted sum wins, at random among ties.
 //!
-//! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, from what it sent where. Blocks are the
-//!   engine's, but of 64 tokens at least; a last one that is not full counts as well; 131,072 tokens of a prompt at most are matched. It
-//!   believes as many of them cached on an engine as that has blocks of its own, whose size they may exceed; the least recently used go first.
+//! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, from what it sent
+//!   where. Blocks are the engine's, but of 64 tokens at least; a last one that is not full counts as well; 131,072
+//!   tokens of a prompt at most are matched. It believes as many of them cached on an engine as that has blocks of its
+//!   own, whose size they may exceed; the least recently used go first.
 //! * `queue-scorer`, weight 2: 1 for the shortest queue, 0 for the longest, all 1 where they are equal.
 //! * `kv-cache-utilization-scorer`, weight 2: the free share of the KV cache.
 //!
@@ -68,8 +69,8 @@ pub struct Scorers {
 }
 
 impl Scorers {
-    /// Nothing believed, nothing scraped. Of `blocks` an engine's cache has as many times as it weighs: it tells how many
-    /// it has, though the weights stay unknown.
+    /// Nothing believed, nothing scraped. Of `blocks` an engine's cache has as many times as it weighs: it tells how
+    /// many it has, though the weights stay unknown.
     pub fn new(weights: &[u32], blocks: u32, seed: u64) -> Scorers {
         let engines = weights.len();
         let most = |weight: &u32| blocks.saturating_mul(*weight).max(1) as usize;

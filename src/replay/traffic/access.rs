@@ -3,10 +3,12 @@
 //!
 //! * The blocks are the chain's stretches of `chain_bytes`. How many tokens those are, one number for the whole log,
 //!   comes from the lines that have both; what a front counted itself is an estimate already.
-//! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as long as its chain, or its body.
-//! * A prompt that is shorter than a stretch has no link, so nobody is seen to share it either, as chats' first turns often
-//!   are. That is said, and beside it what part of their prompts the engines themselves found cached.
-//! * Without `completion_tokens` a reply is as long as its bytes make it; one that was cut is replayed as far as it came.
+//! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as
+//!   long as its chain, or its body.
+//! * A prompt that is shorter than a stretch has no link, so nobody is seen to share it either, as chats' first turns
+//!   often are. That is said, and beside it what part of their prompts the engines themselves found cached.
+//! * Without `completion_tokens` a reply is as long as its bytes make it;
+//!   one that was cut is replayed as far as it came.
 //! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
 //! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
 //!   the first of them is refused.

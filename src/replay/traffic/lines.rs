@@ -72,7 +72,8 @@ struct Keys {
     time: Option<IgnoredAny>,
 }
 
-/// The lines of a file, which may be a pipe. What begins as Zstandard, or has a name that ends in `.zst`, is decompressed.
+/// The lines of a file, which may be a pipe. What begins as Zstandard,
+/// or has a name that ends in `.zst`, is decompressed.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Unusable> {
     let file = |error| Unusable::File { path: path.display().to_string(), error };
     let (start, all) = peek::<4>(BufReader::new(std::fs::File::open(path).map_err(file)?)).map_err(file)?;

@@ -27,7 +27,7 @@ pub(super) enum Line {
 impl Prompt {
     /// A text begins: one of several in a content, maybe. Where its role comes behind it, nobody knows yet whose it is,
     /// and all of it is taken.
-    pub fn string_begins(&mut self) {
+    pub fn text_begins(&mut self) {
         let is_system = match self.speaker {
             Speaker::System => true,
             Speaker::Bare => self.current == Section::System,
@@ -37,7 +37,7 @@ impl Prompt {
     }
 
     /// It is over: what could have become such a line has not.
-    pub fn string_ends(&mut self) {
+    pub fn text_ends(&mut self) {
         if let Line::Begins(length) = std::mem::replace(&mut self.line, Line::Past) {
             self.take(ATTRIBUTION.get(..length).unwrap_or_default());
         }

@@ -1,9 +1,11 @@
 //! The prompt read once and understood twice: as the plan says it, and, where a chain is made for one policy and
 //! another makes its keys as if there was none, as that one would read it.
 
+use std::ops::Deref;
+
 use super::super::section::Section;
 use super::super::text::Taker;
-use super::super::{Counts, Plan, PrefixHash};
+use super::super::{Plan, PrefixHash};
 use super::Prompt;
 
 /// One prompt, or the same one twice.
@@ -14,6 +16,16 @@ pub(in crate::scan) struct Prompts {
     plain: Option<Box<Prompt>>,
 }
 
+/// What is asked of the prompt, the one that says how far the body is read answers.
+impl Deref for Prompts {
+    type Target = Prompt;
+
+    fn deref(&self) -> &Prompt {
+        &self.all
+    }
+}
+
+/// What becomes of it, both are told: there is no way to change one alone.
 impl Prompts {
     pub fn new() -> Self {
         Prompts { all: Prompt::new(), plain: None }
@@ -27,22 +39,6 @@ impl Prompts {
         } else {
             self.plain = None;
         }
-    }
-
-    pub fn wants_section(&self, section: Section) -> bool {
-        self.all.wants_section(section)
-    }
-
-    pub fn leaves(&self) -> bool {
-        self.all.leaves()
-    }
-
-    pub fn settled(&self, expected: &[Section]) -> bool {
-        self.all.settled(expected)
-    }
-
-    pub fn wants_text(&self) -> bool {
-        self.all.wants_text()
     }
 
     pub fn begin(&mut self, section: Section) {
@@ -77,16 +73,16 @@ impl Prompts {
         self.each(Prompt::item_ends);
     }
 
+    pub fn content_begins(&mut self) {
+        self.each(Prompt::content_begins);
+    }
+
     pub fn text_begins(&mut self) {
         self.each(Prompt::text_begins);
     }
 
-    pub fn string_begins(&mut self) {
-        self.each(Prompt::string_begins);
-    }
-
-    pub fn string_ends(&mut self) {
-        self.each(Prompt::string_ends);
+    pub fn text_ends(&mut self) {
+        self.each(Prompt::text_ends);
     }
 
     /// Whether either wants what tells the medium from others.
@@ -121,33 +117,9 @@ impl Prompts {
         self.all.ids_written(count);
     }
 
-    pub fn has_prefix(&self) -> bool {
-        self.all.has_prefix()
-    }
-
-    pub fn prefix(&self) -> Option<PrefixHash> {
-        self.all.prefix()
-    }
-
-    /// The prefix of a body that is not cut into blocks; [`Prompts::prefix`] where that is not asked for.
+    /// The prefix of a body that is not cut into blocks; [`Prompt::prefix`] where that is not asked for.
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.plain.as_ref().map_or_else(|| self.all.prefix(), |plain| plain.prefix())
-    }
-
-    pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
-        self.all.chain(root, chain);
-    }
-
-    pub fn counts(&self) -> Counts {
-        self.all.counts()
-    }
-
-    pub fn compares(&self) -> bool {
-        self.all.compares()
-    }
-
-    pub fn beside(&self) -> Option<Counts> {
-        self.all.beside()
     }
 
     #[inline]

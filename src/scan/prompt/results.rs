@@ -1,5 +1,6 @@
 //! What is known of a prompt: its prefix, its chain, its size.
 
+use super::super::lanes::linked;
 use super::super::section::{self, Section};
 use super::super::{Counts, PrefixHash, PrefixMode};
 use super::Prompt;
@@ -10,7 +11,7 @@ impl Prompt {
         if !self.has_prefix() {
             return None;
         }
-        let [tools, system, main, _] = &self.parts;
+        let [tools, system, main, _] = &self.sections;
         Some(match self.mode {
             PrefixMode::FirstUser => PrefixHash { hash: main.digest.value(), bytes: main.hashed },
             PrefixMode::Conversation => {
@@ -22,7 +23,7 @@ impl Prompt {
 
     /// Whether [`Prompt::prefix`] knows any, which takes no hash to tell.
     pub fn has_prefix(&self) -> bool {
-        let [_, system, main, _] = &self.parts;
+        let [_, system, main, _] = &self.sections;
         match self.mode {
             PrefixMode::FirstUser => main.hashed > 0,
             PrefixMode::Conversation => main.has_text || system.has_text,
@@ -35,34 +36,35 @@ impl Prompt {
         chain.clear();
         let mut root = root;
         for section in [Section::Tools, Section::System, Section::Main] {
-            let part = &self.parts[section as usize];
-            part.digest.each_link(|link| {
+            let state = &self.sections[section as usize];
+            state.digest.each_prefix(|prefix| {
                 if chain.len() < self.links_max {
-                    chain.push(section::linked(root, link));
+                    chain.push(linked(root, prefix));
                 }
             });
-            // Behind the last one nothing begins.
-            if part.hashed > 0 && section != Section::Main {
-                root = section::linked(root.rotate_left(1 + section as u32), part.digest.value());
+            // Turned by its place: the same bytes as tools and as a system prompt are two prompts. Behind the last one
+            // nothing begins.
+            if state.hashed > 0 && section != Section::Main {
+                root = linked(root.rotate_left(1 + section as u32), state.digest.value());
             }
         }
     }
 
     /// What has been read of the prompt, or of all prompts of a batch.
     pub fn counts(&self) -> Counts {
-        self.parts.iter().fold(Counts::default(), |sum, part| sum.and(part.counts))
+        self.sections.iter().fold(Counts::default(), |sum, state| sum.and(state.counts))
     }
 
     /// Whether there is any text that belongs to no prompt alone.
     pub fn compares(&self) -> bool {
-        let [_, _, _, extra] = &self.parts;
+        let [_, _, _, extra] = &self.sections;
         extra.counts != Counts::default()
     }
 
     /// What of this was read beside the first prompt: others of an array, and what each is compared with. `None`: there
     /// is one prompt.
     pub fn beside(&self) -> Option<Counts> {
-        let [_, _, main, extra] = &self.parts;
+        let [_, _, main, extra] = &self.sections;
         let others = if main.items > 0 { main.counts.less(main.first) } else { Counts::default() };
         let beside = others.and(extra.counts);
         (main.items > 1 || beside != Counts::default()).then_some(beside)

@@ -21,11 +21,11 @@ impl Prompt {
     pub fn begin(&mut self, section: Section) {
         self.current = section;
         let links_max = self.links_max;
-        self.part().reset(links_max);
-        self.part().seen = true;
+        self.section().reset(links_max);
+        self.section().seen = true;
         // What counts toward no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
-        self.part().closed = closed;
+        self.section().closed = closed;
         // What was left in the midst of a message says nothing of this one.
         self.hold_nothing(Speaker::Bare);
         if section == Section::Main {
@@ -37,7 +37,7 @@ impl Prompt {
     /// stand.
     pub fn begin_instead(&mut self) {
         let links_max = self.links_max;
-        self.parts[Section::Tools as usize].reset(links_max);
+        self.sections[Section::Tools as usize].reset(links_max);
         self.begin(Section::Main);
         self.replaced = true;
     }
@@ -45,26 +45,26 @@ impl Prompt {
     /// A section that is in several fields of the body begins, or goes on.
     pub fn goes_on(&mut self, section: Section) {
         self.current = section;
-        if !self.part_ref().seen {
+        if !self.section_ref().seen {
             self.begin(section);
         }
     }
 
     /// The section's value is over.
     pub fn end(&mut self, section: Section) {
-        self.parts[section as usize].ended = true;
+        self.sections[section as usize].ended = true;
     }
 
     /// Whether the rest of the current section can be skipped.
     pub fn leaves(&self) -> bool {
-        !self.counts_all && self.part_ref().closed
+        !self.counts_all && self.section_ref().closed
     }
 
     /// Whether the prefix cannot change any more, and what is to be counted has been, given the sections this API has.
     pub fn settled(&self, expected: &[Section]) -> bool {
         let settled = |section: Section| {
-            let part = &self.parts[section as usize];
-            part.seen && (part.ended || part.closed && !self.counts_all)
+            let state = &self.sections[section as usize];
+            state.seen && (state.ended || state.closed && !self.counts_all)
         };
         let mut expected = expected.iter().filter(|section| self.wants_section(**section));
         settled(Section::Main) && (self.mode == PrefixMode::FirstUser || expected.all(|section| settled(*section)))

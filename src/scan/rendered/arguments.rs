@@ -185,7 +185,8 @@ fn next(
     Ok(false)
 }
 
-/// Gives `put` the string whose quote was looked at as Python writes it, quotes included. Most escapes stand as they are.
+/// Gives `put` the string whose quote was looked at as Python writes it, quotes included.
+/// Most escapes stand as they are.
 fn text(reader: &mut Reader<'_>, mut put: impl FnMut(&[u8])) -> Result<(), Why> {
     let (kernel, bytes) = (reader.kernel(), reader.rest());
     let (mut from, mut at) = (0, 1);

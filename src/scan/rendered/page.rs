@@ -1,8 +1,8 @@
-//! Where a prompt is written: a digest that leaves links, and what a content passes on its way there.
+//! Where a prompt is written: a digest that leaves hashes, and what a content passes on its way there.
 
 use super::super::digest::Digest;
 use super::super::form::Turn;
-use super::super::section::linked;
+use super::super::lanes::linked;
 use super::super::text::Taker;
 use super::Why;
 use super::stops::Search;
@@ -32,7 +32,7 @@ impl Page {
     }
 
     /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose
-    /// it was, and what is read of them is without it.
+    /// it was, and [`crate::vocabulary::Run`] reads them without it.
     pub fn lead(&mut self) {
         self.leads = true;
     }
@@ -73,18 +73,18 @@ impl Page {
     /// The links of what is believed, once nothing more comes; see [`super::Renderer::links`].
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
         const STEPS: usize = BLOCK_BYTES / STEP_BYTES;
-        let links = self.digest.links();
-        let known = links.len().min(usize::try_from(self.kept / STEP_BYTES as u64).unwrap_or(usize::MAX));
-        let (whole, rest) = links.get(..known).unwrap_or_default().as_chunks::<STEPS>();
+        let prefixes = self.digest.prefixes();
+        let known = prefixes.len().min(usize::try_from(self.kept / STEP_BYTES as u64).unwrap_or(usize::MAX));
+        let (whole, rest) = prefixes.get(..known).unwrap_or_default().as_chunks::<STEPS>();
         // Written in place: to append one by one takes twice as long.
         blocks.resize(whole.len(), 0);
         steps.resize((STEPS - 1) * whole.len(), 0);
         let slots = blocks.iter_mut().zip(steps.as_chunks_mut::<{ STEPS - 1 }>().0);
         for ([between @ .., last], (block, slots)) in whole.iter().zip(slots) {
             *block = linked(root, *last);
-            slots.iter_mut().zip(between).for_each(|(slot, link)| *slot = linked(root, *link));
+            slots.iter_mut().zip(between).for_each(|(slot, prefix)| *slot = linked(root, *prefix));
         }
-        steps.extend(rest.iter().map(|link| linked(root, *link)));
+        steps.extend(rest.iter().map(|prefix| linked(root, *prefix)));
     }
 
     /// The hash of all that was written.

@@ -30,7 +30,8 @@ pub enum Why {
     Prompt,
     /// A message without a role, or with one that the form does not know.
     Role,
-    /// A message that says more than its content: a name, a reasoning, calls of tools where the form has no words for them.
+    /// A message that says more than its content: a name, a reasoning,
+    /// calls of tools where the form has no words for them.
     Message,
     /// A call of a tool of which it is not certain how engines write it.
     Call,

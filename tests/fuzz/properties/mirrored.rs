@@ -38,10 +38,6 @@ impl Sink for Held {
             *self.1.get_mut(&after).unwrap() -= 1;
         }
     }
-
-    fn nothing(&mut self) {
-        *self = Held::default();
-    }
 }
 
 /// One that bears anything, for mirrors that are made up.
@@ -51,7 +47,6 @@ impl Sink for Deaf {
     fn hold(&mut self, _: Option<u64>, _: u64, _: u32) {}
     fn worth(&mut self, _: u64, _: u32) {}
     fn release(&mut self, _: u64) {}
-    fn nothing(&mut self) {}
 }
 
 const BLOCKS: u32 = 24;
@@ -118,8 +113,7 @@ fn each<S: Sink>(
         Some(b"<s>"),
     ];
     let vocabulary = Vocabulary::new(&texts, &[7], Lead::BehindSpecial, &[]);
-    let root =
-        |adapter: Option<&[u8]>, _: Option<&[u8]>| adapter.map_or(Some(5), |name| (name != b"none").then_some(6));
+    let root = |adapter: Option<&[u8]>, _: Option<&[u8]>| adapter.map_or(5, |name| 5 + name.len() as u64);
     let reading = Reading { vocabulary: &vocabulary, root: &root };
     for event in script.chunks(6) {
         let [kind, first, parent, rest @ ..] = event else { break };
@@ -156,9 +150,15 @@ fn each<S: Sink>(
                     window,
                     extras,
                 };
-                mirror.stored(&stored, &reading, sink);
+                if !mirror.stored(&stored, &reading, sink) {
+                    clear(sink);
+                }
             }
-            8..15 => mirror.removed(&removed(&names), sink),
+            8..15 => {
+                if !mirror.removed(&removed(&names), sink) {
+                    clear(sink);
+                }
+            }
             _ if *parent < 16 => {
                 mirror.cleared();
                 clear(sink);

@@ -34,7 +34,8 @@ pub fn hermes() -> Form {
     form
 }
 
-/// What becomes of a body, and which of its bytes are tools that are not known; the same whether tools are expected or not.
+/// What becomes of a body, and which of its bytes are tools that are not known;
+/// the same whether tools are expected or not.
 fn rendered(form: &Form, body: &str) -> (Rendering, Option<String>, Box<Renderer>) {
     let mut renderer = Box::new(Renderer::new());
     let mut render = |tools| {

@@ -57,7 +57,7 @@ impl Ended {
 pub(super) enum Came {
     /// The handshake is done.
     Open,
-    /// A message, in [`Link::message`].
+    /// A message, in [`Connection::message`].
     Message,
 }
 
@@ -89,9 +89,9 @@ impl Peer {
     }
 }
 
-/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an engine
-/// names is not to be spoken to because it says so. Each has its part of the time, since one that swallows whatever is
-/// sent to it would hide the others for ever.
+/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an
+/// engine names is not to be spoken to because it says so. Each has its part of the time, since one that swallows
+/// whatever is sent to it would hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
     let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();
@@ -121,7 +121,7 @@ pub async fn reach(to: &Endpoint, peers: Option<Arc<[IpAddr]>>, host: &str, with
 }
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Connection {
     stream: TcpStream,
     wire: Wire,
     pace: Pace,
@@ -131,19 +131,19 @@ pub(super) struct Link {
     asked: bool,
 }
 
-impl Link {
-    pub(super) fn new(stream: TcpStream, role: Role, pace: Pace) -> Link {
+impl Connection {
+    pub(super) fn new(stream: TcpStream, role: Role, pace: Pace) -> Connection {
         // Only small things are sent; without this they are late, never lost.
         let _ = stream.set_nodelay(true);
-        Link { stream, wire: Wire::new(role), pace, open: false, since: Instant::now(), asked: false }
+        Connection { stream, wire: Wire::new(role), pace, open: false, since: Instant::now(), asked: false }
     }
 
     /// Connects, and brings the handshake to its end.
-    pub(super) async fn connected(to: &Endpoint, peer: &Peer, role: Role, pace: Pace) -> Result<Link, Ended> {
-        Link::new(reached(to, peer, pace.connect).await?, role, pace).opened().await
+    pub(super) async fn connected(to: &Endpoint, peer: &Peer, role: Role, pace: Pace) -> Result<Connection, Ended> {
+        Connection::new(reached(to, peer, pace.connect).await?, role, pace).opened().await
     }
 
-    pub(super) async fn opened(mut self) -> Result<Link, Ended> {
+    pub(super) async fn opened(mut self) -> Result<Connection, Ended> {
         while self.came().await? != Came::Open {}
         Ok(self)
     }
