@@ -11,7 +11,7 @@
 //!
 //! [`machine`] turns bytes into structure, [`meaning`] structure into facts, [`prompt`] text into the prefix, which
 //! [`lanes`] hash; [`kernel`] has the loops over long runs of bytes. [`rendered`] reads a whole body a second time, as
-//! its engine would write the prompt.
+//! its engine would write the prompt. [`multipart`] finds the model of a form.
 
 mod cut;
 mod digest;
@@ -23,6 +23,7 @@ mod kernel;
 mod lanes;
 mod machine;
 mod meaning;
+mod multipart;
 mod prompt;
 mod reader;
 mod rendered;
@@ -42,6 +43,7 @@ pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
+pub use multipart::boundary;
 pub use rendered::{Renderer, Rendering, Why};
 
 /// What a path's bodies look like.

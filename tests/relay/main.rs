@@ -16,6 +16,7 @@ mod deadlines;
 mod demands;
 mod early;
 mod failing;
+mod forms;
 mod framing_replies;
 mod framing_requests;
 mod growing;
