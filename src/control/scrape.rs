@@ -108,6 +108,8 @@ struct Sums {
     prompt_tokens: Option<f64>,
     queries: Renamed,
     hits: Renamed,
+    /// Beside those, what a connector brought from another tier or another engine.
+    brought: f64,
     /// SGLang found something of its last prompts: one that counts no hits all the same never does.
     hits_somewhere: bool,
     generation_tokens: Option<f64>,
@@ -196,6 +198,7 @@ impl Sums {
             "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => add(&mut self.queries.once),
             "prefix_cache_hits_total" | "cached_tokens_total" => add(&mut self.hits.now),
             "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" => add(&mut self.hits.once),
+            "external_prefix_cache_hits_total" => self.brought += sample.value,
             "cache_hit_rate" => self.hits_somewhere |= sample.value > 0.0,
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
@@ -254,6 +257,8 @@ impl Sums {
                 prefix_hits_total: self
                     .hits
                     .told()
+                    // As vLLM adds them up: none of these tokens is computed.
+                    .map(|hits| hits + self.brought)
                     .or(self.prompt_tokens.filter(|_| sglang && !self.hits_somewhere).map(|_| 0.0))
                     .map(total),
                 generation_tokens_total: self.generation_tokens.map(total),
@@ -333,6 +338,22 @@ mod tests {
         assert_eq!(reading.load.waiting, Some(1));
         assert_eq!(reading.load.kv_use, Some(0.375));
         assert_eq!(reading.prefix_caching, Some(false));
+    }
+
+    /// With `--kv-offloading-size`, LMCache or the like: what the GPU does not hold may be read all the same.
+    #[test]
+    fn what_a_connector_brings_is_found_too() {
+        let counted = "vllm:prefix_cache_queries_total{engine=\"0\"} 1000\nvllm:prefix_cache_hits_total{engine=\"0\"} 300\n\
+                       vllm:external_prefix_cache_queries_total{engine=\"0\"} 700\n";
+        let brought = "vllm:external_prefix_cache_hits_total{engine=\"0\"} 250\n\
+                       vllm:external_prefix_cache_hits_total{engine=\"1\"} 50\n";
+        let found = |text: String| {
+            let load = Reading::of(text.as_bytes()).load;
+            (load.prefix_queries_total, load.prefix_hits_total)
+        };
+        assert_eq!(found(counted.into()), (Some(1_000), Some(300)));
+        assert_eq!(found(counted.to_owned() + brought), (Some(1_000), Some(600)));
+        assert_eq!(found(brought.into()), (None, None));
     }
 
     /// vLLM's front sums the blocks of its ranks, and writes that for each of them.
