@@ -36,11 +36,12 @@ const NOT_FETCHED: [&[u8]; 6] = [
 const OWN: &[u8] = b"EngineCore";
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
-/// was executed.
-const BUSY: [&[u8]; 3] = [
+/// vLLM, when its queue has too many requests or too many tokens, or while it changes how many ranks it has (elastic
+/// expert parallelism), and SGLang when it is full. Nothing of the request was executed.
+const BUSY: [&[u8]; 4] = [
     b"currently busy and cannot accept new requests",
     b"reached its prefill token backlog limit",
+    b"The model is currently scaling",
     b"request queue is full",
 ];
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
@@ -279,6 +280,7 @@ mod tests {
         let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
         let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
         let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
+        let scaling = br#"{"error":"The model is currently scaling. Please try again later."}"#;
         let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
         let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
         let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
@@ -315,6 +317,7 @@ mod tests {
             ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
+            (503, false, scaling, Verdict::Busy),
             (503, false, backlog, Verdict::Busy),
             (503, false, drains, Verdict::Fault),
             (503, false, b"no healthy upstream", Verdict::NotReached),
