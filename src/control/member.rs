@@ -187,9 +187,12 @@ impl Tenancy {
         if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
             return true;
         }
+        // With more ranks (elastic expert parallelism) one process counts anew.
+        if let Some((began, begins)) = self.began.zip(reading.started) {
+            return begins != began;
+        }
         match (self.began, reading.started) {
-            (Some(began), Some(begins)) => begins != began,
-            (Some(_), None) | (None, Some(_)) => was_silent,
+            (Some(_), _) | (_, Some(_)) => was_silent,
             // What had computed as much at once would have to be another front's doing.
             (None, None) => {
                 let goes_on =

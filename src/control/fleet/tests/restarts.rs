@@ -185,6 +185,25 @@ fn each_process_that_never_answered_before_is_new() {
     }
 }
 
+/// With elastic expert parallelism: a process that tells when it began is known by that, whatever it counts.
+#[test]
+fn one_that_counts_anew_with_more_ranks_is_the_same() {
+    let mut sent = Sent::new();
+    let reading = |started: &str, tokens: u32, ranks: usize| {
+        let rank = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n");
+        let text = format!("{started}vllm:prompt_tokens_total {tokens}\n") + &(0..ranks).map(rank).collect::<String>();
+        Ok((Reading::of(text.as_bytes()), Ours::default()))
+    };
+    sent.sends();
+    sent.probed(Ok(()), 1);
+    let began = "process_start_time_seconds 5\n";
+    assert_eq!(sent.scraped(reading(began, 5_000, 1)), 40);
+    assert_eq!(sent.scraped(reading(began, 10, 2)), 40);
+    assert_eq!(sent.scraped(reading(began, 500, 2)), 40);
+    // Who does not tell is known by what it counts alone.
+    assert_eq!(sent.scraped(reading("", 10, 2)), 0);
+}
+
 /// Its memory was given back, and it is the same one.
 #[test]
 fn a_bar_outlasts_sleep() {
