@@ -70,8 +70,8 @@ const STREAM_FAILED: &[u8] = b"\"message\":\"Stream processing error\"";
 /// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
 /// the end, and there is the code.
 const PRINTED_CODE: &[u8] = b"'code': ";
-/// In that event: the server's error,
-const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
+/// In that event: the server's error, which vLLM's front in Rust has in words,
+const SERVER_ERROR: [&[u8]; 3] = [b"\"code\": 5", b"\"code\":5", b"\"code\":\"server_error\""];
 /// or the client's.
 const CLIENT_ERROR: [&[u8]; 2] = [b"\"code\": 4", b"\"code\":4"];
 /// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
@@ -365,6 +365,10 @@ mod tests {
             ),
             (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some((16, Told::Busy))),
             (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", Some((0, Told::TheClients))),
+            (
+                br#"data: {"error":{"message":"the engine is gone","type":"server_error","code":"server_error"}}"#,
+                Some((0, Told::Failed)),
+            ),
             (b"data: {\"error\":{\"message\":\"no code\"}}\n\n", None),
             (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
             (b"data: {\"id\":1}\n\n", None),
