@@ -139,6 +139,11 @@ fn a_long_page_of_metrics_is_read() {
     };
     let long = said("vllm:request_latency_bucket{le=\"1\"} 0\n".repeat(250_000) + known);
     assert!(long.contains("KV cache of 16000 tokens in blocks of 16"), "{long}");
+    assert!(!long.contains("ranks"), "{long}");
+    let ranks = said(format!(
+        "vllm:num_requests_running{{engine=\"0\"}} 1\nvllm:num_requests_running{{engine=\"1\"}} 1\n{known}"
+    ));
+    assert!(ranks.contains("2 data-parallel ranks behind this port, each with a cache of its own"), "{ranks}");
     let none = said(String::new());
     assert!(none.contains("its load is not seen, and it is taken to be as full as the others"), "{none}");
 }

@@ -33,8 +33,10 @@ pub struct Member {
     pub key: Option<Arc<str>>,
     /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
-    /// It was said that these are several of one family.
+    /// It was said that these are several of one family,
     pub said_shared: bool,
+    /// and that one has several caches.
+    pub said_ranks: bool,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// It was down where it was, and left its slot to others.
@@ -214,6 +216,7 @@ impl Member {
             key,
             addresses: Vec::new(),
             said_shared: false,
+            said_ranks: false,
             now: None,
             gave_way: false,
             models: None,

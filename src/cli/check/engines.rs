@@ -225,6 +225,14 @@ impl Asked<'_> {
             found.push(unread("/metrics has none of vLLM's or SGLang's names".into()));
             return Some(reading);
         }
+        if reading.ranks > 1 {
+            let words = format!(
+                "{} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
+                 prompts are not at the rank that holds them; `warmfront doctor` says how each gets a port",
+                reading.ranks
+            );
+            found.push(Finding::advice(&*self.name, words));
+        }
         if reading.prefix_caching == Some(false) {
             // vLLM does wherever its model can; to force it on others may end it.
             let words = "prefix caching is off: no request can find a warm cache; take away --no-enable-prefix-caching \

@@ -10,14 +10,14 @@ use super::connection;
 use super::events::{self, Known, Sources};
 use super::finding::{Finding, Mark, shown};
 use super::listening::Listening;
-use super::load::{self, Lines, Page};
+use super::load::{self, Page};
 use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
 use crate::config::{Config, KvEvents, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
-use crate::control::scrape::EngineKind;
+use crate::control::scrape::{self, EngineKind};
 use crate::control::{keys, names};
 
 /// Longest answer that is read.
@@ -155,7 +155,7 @@ impl Asking {
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
             (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
-        let mut lines = Lines::default();
+        let mut lines = scrape::Page::default();
         let (learnt, metrics, sources, info) = tokio::join!(
             models::learn(&self.client, &models_call),
             self.client.get_lines(&metrics_call, |line| lines.line(line)),
@@ -180,7 +180,7 @@ impl Asking {
         let told = || Sources::told(&sources, kind, info.as_ref(), &upstream.url.host).held_to(&peers, is_believed);
         let sources = Sources::configured(upstream).unwrap_or_else(told);
         let own = info.clone().unwrap_or_default();
-        let ranks = page.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
+        let ranks = page.reading.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
         let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
 
         let mut listening = Listening::begin(sources.ranks(), &examined.host);

@@ -198,7 +198,9 @@ fn one_that_counts_anew_with_more_ranks_is_the_same() {
     sent.probed(Ok(()), 1);
     let began = "process_start_time_seconds 5\n";
     assert_eq!(sent.scraped(reading(began, 5_000, 1)), 40);
+    assert!(!sent.fleet.members()[0].said_ranks);
     assert_eq!(sent.scraped(reading(began, 10, 2)), 40);
+    assert!(sent.fleet.members()[0].said_ranks);
     assert_eq!(sent.scraped(reading(began, 500, 2)), 40);
     // Who does not tell is known by what it counts alone.
     assert_eq!(sent.scraped(reading("", 10, 2)), 0);
