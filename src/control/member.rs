@@ -35,6 +35,8 @@ pub struct Member {
     pub addresses: Vec<SocketAddr>,
     /// It was said that these are several of one family,
     pub said_shared: bool,
+    /// that several engines answer at one,
+    pub said_by_turns: bool,
     /// and that one has several caches.
     pub said_ranks: bool,
     /// The endpoint it has now, if its name could be resolved.
@@ -185,13 +187,13 @@ impl Tenancy {
 
     /// Whether another process answers here than before. `was_silent`: since the last scrape.
     pub fn is_another(&self, reading: &Reading, was_silent: bool) -> bool {
-        let before = self.reading.as_ref().and_then(|(before, _)| before.load.prompt_tokens_total);
-        if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
-            return true;
-        }
         // With more ranks (elastic expert parallelism) one process counts anew.
         if let Some((began, begins)) = self.began.zip(reading.started) {
             return begins != began;
+        }
+        let before = self.reading.as_ref().and_then(|(before, _)| before.load.prompt_tokens_total);
+        if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
+            return true;
         }
         match (self.began, reading.started) {
             (Some(_), _) | (_, Some(_)) => was_silent,
@@ -216,6 +218,7 @@ impl Member {
             key,
             addresses: Vec::new(),
             said_shared: false,
+            said_by_turns: false,
             said_ranks: false,
             now: None,
             gave_way: false,

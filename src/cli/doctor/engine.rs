@@ -141,6 +141,25 @@ impl Asking {
         Err(last)
     }
 
+    /// Whether several processes answer at its address, as behind a Service: of one no other start is read.
+    async fn by_turns(&self, address: SocketAddr, started: Option<f64>, timeout: Duration) -> Option<Finding> {
+        // That each of these connections comes to the same of two is one chance in 128.
+        const CONNECTIONS: usize = 7;
+        let mut starts = vec![started?];
+        for _ in 0..CONNECTIONS {
+            let mut lines = scrape::Page::default();
+            let call = self.call(address, "/metrics", timeout);
+            let status = Client::connecting_anew().get_lines(&call, |line| lines.line(line)).await;
+            let other = lines.reading().started.filter(|start| status == Ok(200) && !starts.contains(start));
+            starts.extend(other);
+        }
+        (starts.len() > 1).then(|| {
+            let words = "engines with different process_start_time_seconds answer at this address by turns: none of\n\
+                         their caches can be known; name each as an [[upstream]] by an address of its own";
+            Finding::advice("address", words)
+        })
+    }
+
     /// Whether it does more than embed and the like, where that is in question: a path of its own tells it.
     async fn generates(&self, address: SocketAddr, page: &Page, timeout: Duration) -> bool {
         page.reading.prefix_caching != Some(false)
@@ -200,13 +219,13 @@ impl Asking {
             false => None,
         };
         let generates = self.generates(address, &page, manner.timeout).await;
-
         let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
         let idle = Duration::from_millis(manner.config.limits.upstream_idle_timeout_ms);
         let found = &mut examined.findings;
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context, self.keyless));
         found.extend(other_status.map(|status| Finding::advice("host", client::host_matters(status))));
+        found.extend(self.by_turns(address, page.reading.started, manner.timeout).await);
         found.push(tokenizer::finding(&manner.config, &ids));
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
         found.extend(page.cache(kind, &own, generates, is_heard));

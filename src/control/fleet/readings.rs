@@ -10,9 +10,16 @@ use crate::counters::Counted;
 use crate::fleet::{EndpointId, Turnover};
 use crate::snapshot::Pool;
 
-/// Caches of which none can be chosen are said once for each address.
-fn say_who_is_there(member: &mut Member, reading: &Reading) {
+/// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
+/// before, which told when it began, and no new one.
+fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
     let ranks = reading.ranks;
+    if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
+        tracing::warn!(
+            engine = &*member.name,
+            "several engines answer at this address by turns, and none of their caches can be known: name each by an address of its own"
+        );
+    }
     if ranks > 1 && !std::mem::replace(&mut member.said_ranks, true) {
         tracing::warn!(
             engine = &*member.name,
@@ -66,7 +73,7 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        say_who_is_there(member, &reading);
+        say_who_is_there(member, &reading, another && !anew && began.is_some());
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {

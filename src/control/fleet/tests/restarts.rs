@@ -140,6 +140,7 @@ fn several_that_answer_by_turns_are_not_new_each_time() {
         }
         assert_eq!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent, Endpoint::WHOLE);
         assert_eq!(counters.outcomes().read(0).in_a_row, 2, "faults are not forgotten");
+        assert!(sent.fleet.members()[0].said_by_turns);
         // One that comes much later is new.
         sent.now += Duration::from_secs(60);
         sent.scraped(began(Some(70)));
@@ -183,6 +184,7 @@ fn each_process_that_never_answered_before_is_new() {
         (0..2).for_each(|_| _ = counters.outcomes().fault(0));
         sent.now += Duration::from_secs(20);
     }
+    assert!(!sent.fleet.members()[0].said_by_turns);
 }
 
 /// With elastic expert parallelism: a process that tells when it began is known by that, whatever it counts.
