@@ -67,17 +67,16 @@ impl Exchange {
         };
         self.pool = Some(pool.id);
         self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
-        let name = pool.name.as_bytes();
         // Where a header names it, the body may not have been looked at.
         let session = self.session.or(facts.and_then(|facts| facts.session()));
-        self.session = session.map(|session| prefix::session_key(name, session));
+        self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
         // Where it is cut into blocks, who looks it up makes the key of those.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
-            self.key = facts.prefix().map(|prefix| prefix::key(name, facts.salt(), &prefix));
+            self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
             self.shadow_key = self.key;
         }
         Ok(pool)
