@@ -88,7 +88,12 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     let asking = Asking { authority: upstream.url.authority(), key, keyless, client: Client::default() };
     match asking.reach(&addresses, manner.timeout).await {
         Ok(reached) => asking.all(reached, &upstream, &manner, &mut examined).await,
-        Err(error) => return unreachable(examined, format!("{}; start it, or mend `url`", shown(&error.to_string()))),
+        Err(error) => {
+            return unreachable(
+                examined,
+                format!("{}; {}start it, or mend `url`", shown(&error.to_string()), client::may_be_tls(&error)),
+            );
+        }
     }
     examined
 }
