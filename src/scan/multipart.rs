@@ -4,9 +4,9 @@
 //! A delimiter begins with the only CR in it, so that what turns out to be none is content up to where it broke off: no
 //! byte is looked at twice.
 
+use super::machine::State;
 use super::words::Word;
 use super::{Api, Needs, Plan, Scan};
-use crate::scan::machine::State;
 
 /// Longest boundary, by RFC 2046.
 const BOUNDARY_BYTES_MAX: usize = 70;
