@@ -139,6 +139,13 @@ fn a_long_page_of_metrics_is_read() {
     };
     let long = said("vllm:request_latency_bucket{le=\"1\"} 0\n".repeat(250_000) + known);
     assert!(long.contains("KV cache of 16000 tokens in blocks of 16"), "{long}");
+    assert!(!long.contains("ranks"), "{long}");
+    let ranks = said(format!(
+        "vllm:num_requests_running{{engine=\"0\"}} 1\nvllm:num_requests_running{{engine=\"1\"}} 1\n{known}"
+    ));
+    assert!(ranks.contains("2 data-parallel ranks behind this port, each with a cache of its own"), "{ranks}");
+    let silent = said("python_info{version=\"3.12\"} 1\n".into());
+    assert!(silent.contains("none of vLLM's or SGLang's names (take away vLLM's --disable-log-stats"), "{silent}");
     let none = said(String::new());
     assert!(none.contains("its load is not seen, and it is taken to be as full as the others"), "{none}");
 }
@@ -156,6 +163,26 @@ fn an_engine_that_is_served_under_its_own_name_alone_is_advised_on() {
     assert!(named.contains("serves llama") && named.contains("answers 404 under another `Host`"), "{named}");
     let any = said(None);
     assert!(any.contains("serves llama") && !any.contains("Host"), "{any}");
+}
+
+/// As uvicorn does whom a request comes in plain words: it closes without one.
+#[test]
+fn an_engine_that_wants_tls_is_said_to_want_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (turn, mut stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let _ = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok).find(String::is_empty);
+            // Others send an alert: "unexpected message".
+            let _ = stream.write_all(if turn % 2 == 0 { b"" } else { b"\x15\x03\x01\x00\x02\x02\x0a" });
+        }
+    });
+    for _ in 0..2 {
+        let said = text(&check(&["--no-ports", "--upstream", &url]).stdout);
+        assert!(said.contains("if it was started with --ssl-keyfile or the like, it speaks TLS"), "{said}");
+    }
+    let gone = text(&check(&["--no-ports", "--upstream", "http://127.0.0.1:1"]).stdout);
+    assert!(gone.contains("start it, or mend `url`") && !gone.contains("TLS"), "{gone}");
 }
 
 #[test]

@@ -233,6 +233,33 @@ fn nothing_is_computed_unless_wanted() {
     );
 }
 
+/// As a Service or nginx before them would have it.
+#[test]
+fn several_engines_at_one_address_are_told_of() {
+    let of = |processes: usize| {
+        let turn = AtomicUsize::new(0);
+        listening(move |mut socket| {
+            let process = turn.fetch_add(1, Ordering::Relaxed) % processes;
+            while let Some(path) = asked(&mut socket) {
+                let body = match path.as_str() {
+                    "/version" => r#"{"version":"0.32.0"}"#.to_owned(),
+                    "/metrics" => VLLM_METRICS
+                        .replace("process_start_time_seconds 1", &format!("process_start_time_seconds {process}1")),
+                    _ => "{}".to_owned(),
+                };
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                if socket.write_all((head + &body).as_bytes()).is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let report = text(&doctor(&[&of(3)], &[]));
+    assert!(report.contains("advice  address        engines with different process_start_time_seconds"), "{report}");
+    let report = text(&doctor(&[&of(1)], &[]));
+    assert!(!report.contains("process_start_time_seconds"), "{report}");
+}
+
 #[test]
 fn a_key_is_sent_where_a_file_names_it() {
     let (_engine, address) = simulated(&["--api-key", "secret"]);

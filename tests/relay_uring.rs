@@ -30,6 +30,8 @@ mod endings;
 mod engine;
 #[path = "relay/failing.rs"]
 mod failing;
+#[path = "relay/forms.rs"]
+mod forms;
 #[path = "relay/framing_replies.rs"]
 mod framing_replies;
 #[path = "relay/framing_requests.rs"]

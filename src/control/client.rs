@@ -257,6 +257,16 @@ impl Lines {
     }
 }
 
+/// What an operator is told where one may be spoken to who wants TLS: it closes without a word, or with an alert.
+pub fn may_be_tls(error: &CallError) -> &'static str {
+    match error {
+        CallError::Broken(_) | CallError::Reset(_) => {
+            "if it was started with --ssl-keyfile or the like, it speaks TLS, which there is not here yet: take that away; else "
+        }
+        _ => "",
+    }
+}
+
 /// What an operator is told of [`Client::by_another_name`].
 pub fn host_matters(status: u16) -> String {
     format!(

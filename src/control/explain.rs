@@ -125,6 +125,7 @@ impl<'a> Against<'a> {
         let (whole, _) = read(&mut scan, question, &plan, needs, usize::MAX);
         let facts = scan.facts();
         let name = pool.as_ref().map(|pool| pool.name.as_bytes()).unwrap_or_default();
+        let root = pool.as_ref().map(|pool| pool.root.as_bytes()).unwrap_or_default();
         let failed = matches!(whole, Progress::Failed(_));
         let key = facts.plain_prefix().filter(|_| !failed);
         let session = session(question, settings).or(facts.session().filter(|_| !failed));
@@ -152,7 +153,7 @@ impl<'a> Against<'a> {
             last_resort: pool.as_ref().is_ok_and(|pool| pool.eligible().last_resort()),
             prefix_mode: key.map(|_| mode(settings.prefix).to_owned()),
             prefix_bytes: key.map(|prefix| prefix.bytes),
-            key: key.map(|prefix| hex(prefix::key(name, facts.salt(), &prefix))),
+            key: key.map(|prefix| hex(prefix::key(root, facts.salt(), &prefix))),
             session_key: session.map(|session| hex(prefix::session_key(name, session))),
             choices: Vec::new(),
         };
@@ -208,7 +209,7 @@ impl<'a> Against<'a> {
         let prefix = if plainly { facts.plain_prefix() } else { facts.prefix() };
         let prefix = prefix.filter(|_| !failed && policy.needs().contains(Needs::PREFIX));
         let session = from_header.or(facts.session().filter(|_| !failed));
-        let key = prefix.map(|prefix| prefix::key(pool.name.as_bytes(), facts.salt(), &prefix));
+        let key = prefix.map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
         let mut lender = Lender::default();
         let cut = key.filter(|_| plan.chain).and_then(|_| warm::cut(facts, &alone, &mut lender));
         let beyond = question.body.len().saturating_sub(held) as u64;

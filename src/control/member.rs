@@ -33,8 +33,12 @@ pub struct Member {
     pub key: Option<Arc<str>>,
     /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
-    /// It was said that these are several of one family.
+    /// It was said that these are several of one family,
     pub said_shared: bool,
+    /// that several engines answer at one,
+    pub said_by_turns: bool,
+    /// and that one has several caches.
+    pub said_ranks: bool,
     /// The endpoint it has now, if its name could be resolved.
     pub now: Option<Tenancy>,
     /// It was down where it was, and left its slot to others.
@@ -184,13 +188,16 @@ impl Tenancy {
 
     /// Whether another process answers here than before. `was_silent`: since the last scrape.
     pub fn is_another(&self, reading: &Reading, was_silent: bool) -> bool {
+        // With more ranks (elastic expert parallelism) one process counts anew.
+        if let Some((began, begins)) = self.began.zip(reading.started) {
+            return begins != began;
+        }
         let before = self.reading.as_ref().and_then(|(before, _)| before.load.prompt_tokens_total);
         if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
             return true;
         }
         match (self.began, reading.started) {
-            (Some(began), Some(begins)) => begins != began,
-            (Some(_), None) | (None, Some(_)) => was_silent,
+            (Some(_), _) | (_, Some(_)) => was_silent,
             // What had computed as much at once would have to be another front's doing.
             (None, None) => {
                 let goes_on =
@@ -212,6 +219,8 @@ impl Member {
             key,
             addresses: Vec::new(),
             said_shared: false,
+            said_by_turns: false,
+            said_ranks: false,
             now: None,
             gave_way: false,
             models: None,

@@ -59,6 +59,16 @@ pub struct Learnt {
 }
 
 impl Learnt {
+    /// The first of its ids that stands for the same weights: engines hash no name, so that what is computed for one is
+    /// cached for all. Of adapters they hash the id.
+    pub fn first_alike(&self, id: &str) -> Option<&str> {
+        fn root(card: &Card) -> Option<&str> {
+            card.root.as_deref().filter(|_| !card.is_adapter)
+        }
+        let of_id = self.cards.iter().find(|card| &*card.id == id).and_then(root)?;
+        self.cards.iter().find(|card| root(card) == Some(of_id)).map(|card| &*card.id)
+    }
+
     /// Whether both say the same of what is served: vLLM makes times and permission ids up anew for each answer.
     pub fn is_as(&self, other: &Learnt) -> bool {
         let lasting = |learnt: &Learnt| (learnt.asks_key, learnt.left_out);

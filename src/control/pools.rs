@@ -304,6 +304,14 @@ fn describe(pool: &mut Pool, members: &[Member]) {
     pool.contexts = contexts(&described);
     pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
     pool.asks_keys = of_pool.iter().any(|member| member.lock.asks());
+    pool.root = root(&pool.name, &of_pool).map_or_else(|| Arc::clone(&pool.name), Arc::from);
+}
+
+/// See [`Pool::root`].
+fn root<'a>(name: &str, of_pool: &[&'a Member]) -> Option<&'a str> {
+    let mut roots = of_pool.iter().map(|member| member.models.as_ref()?.first_alike(name));
+    let first = roots.next()?;
+    roots.all(|root| root == first).then_some(first)?
 }
 
 /// See [`Pool::context`]: one that does not say may take any.

@@ -1,7 +1,7 @@
 //! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed that are not parts or
 //! copies of others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sample::Sample;
 use super::saved::Process;
@@ -26,6 +26,8 @@ pub struct Reading {
     pub started: Option<f64>,
     /// Whether all its ranks are awake, where it says so.
     pub awake: Option<bool>,
+    /// Data-parallel ranks that it names, each with a cache of its own.
+    pub ranks: usize,
 }
 
 impl Reading {
@@ -83,6 +85,8 @@ impl Page {
 /// A cache of more tokens than this is a figure gone wrong, and counts as not told: 20 TB, the memory of a rack of 72
 /// GPUs of 288 GB, at less than 5 KB for a token in all its layers. What is counted with fewer does not overflow.
 const KV_TOKENS_MAX: u64 = 1 << 32;
+/// Most ranks that are told apart.
+pub const RANKS_MAX: usize = 256;
 /// What Prometheus clients say of their process, if they are asked for it in their own process.
 const STARTED: &str = "process_start_time_seconds";
 
@@ -113,6 +117,8 @@ struct Sums {
     prompt_tokens: Option<f64>,
     queries: Renamed,
     hits: Renamed,
+    /// Beside those, what a connector brought from another tier or another engine.
+    brought: f64,
     /// SGLang found something of its last prompts: one that counts no hits all the same never does.
     hits_somewhere: bool,
     generation_tokens: Option<f64>,
@@ -123,6 +129,7 @@ struct Sums {
     engine: Option<EngineKind>,
     started: Option<f64>,
     awake: Option<bool>,
+    ranks: BTreeSet<u64>,
 }
 
 /// What SGLang says of each data-parallel and each pipeline rank;
@@ -195,9 +202,15 @@ impl Sums {
         };
         self.engine = Some(engine);
         match name {
-            "num_requests_running" => add(&mut self.running),
+            "num_requests_running" => {
+                add(&mut self.running);
+                self.rank(sample, "engine");
+            }
             "num_requests_waiting" => add(&mut self.waiting),
-            "num_running_reqs" => self.running_reqs.of_stages(sample),
+            "num_running_reqs" => {
+                self.running_reqs.of_stages(sample);
+                self.rank(sample, "dp_rank");
+            }
             "num_queue_reqs" => self.queue_reqs.of_queues(sample),
             "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage" => {
                 self.kv_use.sum += sample.value;
@@ -208,6 +221,7 @@ impl Sums {
             "gpu_prefix_cache_queries_total" | "gpu_prefix_cache_queries" => add(&mut self.queries.once),
             "prefix_cache_hits_total" | "cached_tokens_total" => add(&mut self.hits.now),
             "gpu_prefix_cache_hits_total" | "gpu_prefix_cache_hits" => add(&mut self.hits.once),
+            "external_prefix_cache_hits_total" => self.brought += sample.value,
             "cache_hit_rate" => self.hits_somewhere |= sample.value > 0.0,
             "generation_tokens_total" => add(&mut self.generation_tokens),
             // By the reason they ended for, aborted ones among them; SGLang counts them together.
@@ -223,6 +237,10 @@ impl Sums {
             }
             _ => {}
         }
+    }
+
+    fn rank(&mut self, sample: &Sample<'_>, label: &str) {
+        self.ranks.extend(number(sample, label).filter(|_| self.ranks.len() < RANKS_MAX));
     }
 
     fn cache_config(&mut self, engine: EngineKind, sample: &Sample<'_>) {
@@ -266,6 +284,8 @@ impl Sums {
                 prefix_hits_total: self
                     .hits
                     .told()
+                    // As vLLM adds them up: none of these tokens is computed.
+                    .map(|hits| hits + self.brought)
                     .or(self.prompt_tokens.filter(|_| sglang && !self.hits_somewhere).map(|_| 0.0))
                     .map(total),
                 generation_tokens_total: self.generation_tokens.map(total),
@@ -277,6 +297,7 @@ impl Sums {
             engine: self.engine,
             started: self.started,
             awake: self.awake,
+            ranks: self.ranks.len(),
         }
     }
 }
@@ -311,6 +332,7 @@ mod tests {
                 engine: Some(EngineKind::Vllm),
                 started: Some(1.79518746168e9),
                 awake: Some(true),
+                ranks: 1,
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));
@@ -344,7 +366,30 @@ mod tests {
         assert_eq!(reading.load.running, Some(7));
         assert_eq!(reading.load.waiting, Some(1));
         assert_eq!(reading.load.kv_use, Some(0.375));
-        assert_eq!(reading.prefix_caching, Some(false));
+        assert_eq!((reading.prefix_caching, reading.ranks), (Some(false), 2));
+        let line = |rank: usize| format!("vllm:num_requests_running{{engine=\"{rank}\",model_name=\"m\"}} 0\n");
+        let ranks = |text: String| Reading::of(text.as_bytes()).ranks;
+        assert_eq!(ranks((0..3).map(line).collect::<String>() + &line(1)), 3);
+        assert_eq!(ranks((0..10_000).map(line).collect()), RANKS_MAX);
+        let line =
+            |rank: usize, pp: usize| format!("sglang:num_running_reqs{{dp_rank=\"{rank}\",pp_rank=\"{pp}\"}} 0\n");
+        assert_eq!([ranks(line(0, 0) + &line(0, 1)), ranks(line(0, 0) + &line(1, 0)), ranks(String::new())], [1, 2, 0]);
+    }
+
+    /// With `--kv-offloading-size`, LMCache or the like: what the GPU does not hold may be read all the same.
+    #[test]
+    fn what_a_connector_brings_is_found_too() {
+        let counted = "vllm:prefix_cache_queries_total{engine=\"0\"} 1000\nvllm:prefix_cache_hits_total{engine=\"0\"} 300\n\
+                       vllm:external_prefix_cache_queries_total{engine=\"0\"} 700\n";
+        let brought = "vllm:external_prefix_cache_hits_total{engine=\"0\"} 250\n\
+                       vllm:external_prefix_cache_hits_total{engine=\"1\"} 50\n";
+        let found = |text: String| {
+            let load = Reading::of(text.as_bytes()).load;
+            (load.prefix_queries_total, load.prefix_hits_total)
+        };
+        assert_eq!(found(counted.into()), (Some(1_000), Some(300)));
+        assert_eq!(found(counted.to_owned() + brought), (Some(1_000), Some(600)));
+        assert_eq!(found(brought.into()), (None, None));
     }
 
     /// vLLM's front sums the blocks of its ranks, and writes that for each of them.

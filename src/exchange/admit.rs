@@ -21,7 +21,7 @@ use crate::http::{
 use crate::limits::Limits;
 use crate::policy::Avoid;
 use crate::prefix;
-use crate::scan::{Api, Needs};
+use crate::scan::{self, Api, Needs};
 
 /// Configuration of the data plane.
 #[derive(Clone, Debug, Default)]
@@ -278,7 +278,9 @@ impl Exchange {
             draft: Draft::of(head, came, cx),
         };
         exchange.wait_for_body(cx);
-        exchange.prepare(cx);
+        let content_type = || head.fields.known(Known::ContentType).next();
+        let form = (exchange.asked.api == Api::Other).then(content_type).flatten().and_then(scan::boundary);
+        exchange.prepare(form, cx);
         exchange
     }
 }

@@ -11,7 +11,7 @@ use crate::fleet::{EndpointId, Loads};
 use crate::http;
 use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
 use crate::prefix;
-use crate::scan::{Api, Facts};
+use crate::scan::{Api, Facts, MODEL_BYTES_MAX};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
@@ -43,8 +43,12 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
-        let named = self.pool_in_query(cx.snapshot);
-        let pool = match named.map_or_else(|| self.selected(cx.snapshot, facts), Selected::Pool) {
+        let in_query = self.model_in_query(facts, cx.snapshot);
+        let selected = match &in_query {
+            Some(model) => self.selected_by(Some(model), cx.snapshot),
+            None => self.selected(cx.snapshot, facts),
+        };
+        let pool = match selected {
             Selected::Pool(pool) => pool,
             // Which models there are is not for anybody to know: an engine says who is told.
             Selected::UnknownModel if self.is_strange_to(None, cx) => {
@@ -52,7 +56,8 @@ impl Exchange {
                 cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?
             }
             Selected::UnknownModel => {
-                let model = facts.and_then(Facts::model);
+                let in_query = in_query.as_deref().filter(|model| model.len() <= MODEL_BYTES_MAX);
+                let model = in_query.or(facts.and_then(Facts::model));
                 return Err(refusals::unknown_model(model.unwrap_or(b"(a name of more than 256 bytes)")));
             }
             // Without a body there is no model to name, and of what an engine alone understands it is not known where.
@@ -62,17 +67,16 @@ impl Exchange {
         };
         self.pool = Some(pool.id);
         self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
-        let name = pool.name.as_bytes();
         // Where a header names it, the body may not have been looked at.
         let session = self.session.or(facts.and_then(|facts| facts.session()));
-        self.session = session.map(|session| prefix::session_key(name, session));
+        self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
         let Some(facts) = facts else { return Ok(pool) };
         if facts.duplicates > 0 {
             cx.stats.count(Count::DuplicateField);
         }
         // Where it is cut into blocks, who looks it up makes the key of those.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
-            self.key = facts.prefix().map(|prefix| prefix::key(name, facts.salt(), &prefix));
+            self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
             self.shadow_key = self.key;
         }
         Ok(pool)
@@ -85,21 +89,28 @@ impl Exchange {
         if facts.is_some_and(Facts::model_over) {
             return snapshot.select_overlong();
         }
-        let model = facts.and_then(Facts::model);
+        self.selected_by(facts.and_then(Facts::model), snapshot)
+    }
+
+    fn selected_by<'a>(&self, model: Option<&[u8]>, snapshot: &'a Snapshot) -> Selected<'a> {
         let only = self.only.filter(|_| !snapshot.single_pool() && model.is_none_or(<[u8]>::is_empty));
         let only = only.filter(|id| snapshot.unlearnt != Some(*id) || snapshot.default_pool.is_none());
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
     }
 
-    /// Who asks for another protocol has no body to name a model in: `/v1/realtime?model=ID`, as OpenAI has it.
-    fn pool_in_query<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Pool> {
-        self.asked.offers.as_ref().filter(|_| !snapshot.single_pool())?;
+    /// What has no body to name a model in, or names none there, may do so in the query: `/v1/realtime?model=ID`, as
+    /// OpenAI has it.
+    fn model_in_query(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
+        let in_body =
+            facts.is_some_and(|facts| facts.model_over() || facts.model().is_some_and(|name| !name.is_empty()));
+        if in_body || snapshot.single_pool() {
+            return None;
+        }
         let (_, target) = http::method_and_target(&self.upload.held);
         let model = http::percent_decoded(http::query_value(target, b"model")?);
-        match snapshot.select(Some(&model)) {
-            Selected::Pool(pool) => Some(pool),
-            _ => None,
-        }
+        // With another protocol it may be named otherwise, too.
+        let is_known = || matches!(snapshot.select(Some(&model)), Selected::Pool(_));
+        (!model.is_empty() && (self.asked.offers.is_none() || is_known())).then_some(model)
     }
 
     /// The pool that was selected for it, as that stands now.

@@ -37,11 +37,12 @@ const NOT_FETCHED: [&[u8]; 6] = [
 const OWN: &[u8] = b"EngineCore";
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
-/// was executed.
-const BUSY: [&[u8]; 3] = [
+/// vLLM, when its queue has too many requests or too many tokens, or while it changes how many ranks it has (elastic
+/// expert parallelism), and SGLang when it is full. Nothing of the request was executed.
+const BUSY: [&[u8]; 4] = [
     b"currently busy and cannot accept new requests",
     b"reached its prefill token backlog limit",
+    b"The model is currently scaling",
     b"request queue is full",
 ];
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
@@ -73,8 +74,8 @@ const STREAM_FAILED: &[u8] = b"\"message\":\"Stream processing error\"";
 /// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
 /// the end, and there is the code.
 const PRINTED_CODE: &[u8] = b"'code': ";
-/// In that event: the server's error,
-const SERVER_ERROR: [&[u8]; 2] = [b"\"code\": 5", b"\"code\":5"];
+/// In that event: the server's error, which vLLM's front in Rust has in words,
+const SERVER_ERROR: [&[u8]; 3] = [b"\"code\": 5", b"\"code\":5", b"\"code\":\"server_error\""];
 /// or the client's.
 const CLIENT_ERROR: [&[u8]; 2] = [b"\"code\": 4", b"\"code\":4"];
 /// And it is not that something failed: SGLang has enough to do, and says so in a stream, whose head it has written.
@@ -304,6 +305,7 @@ mod tests {
         let not_there = br#"{"error":{"message":"Cannot connect to host x:80 ssl:default [Connection refused]"}}"#;
         let says_no = br#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'"}}"#;
         let backlog = br#"{"error":{"message":"The engine has reached its prefill token backlog limit. Please try"}}"#;
+        let scaling = br#"{"error":"The model is currently scaling. Please try again later."}"#;
         let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
         let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
         let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
@@ -342,6 +344,7 @@ mod tests {
             ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
+            (503, false, scaling, Verdict::Busy),
             (503, false, backlog, Verdict::Busy),
             (503, false, overloaded, Verdict::BackPressure),
             (503, false, said, Verdict::Fault),
@@ -411,6 +414,10 @@ mod tests {
             ),
             (b"data: {\"id\":1}\n\ndata: {\"error\":{\"code\":503}}\n\ndata: [DONE]\n\n", Some((16, Told::Busy))),
             (b"data: {\"error\":{\"code\":400}}\n\ndata: {\"code\":500}\n\n", Some((0, Told::TheClients))),
+            (
+                br#"data: {"error":{"message":"the engine is gone","type":"server_error","code":"server_error"}}"#,
+                Some((0, Told::Failed)),
+            ),
             (b"data: {\"error\":{\"message\":\"no code\"}}\n\n", None),
             (br#"data: {"text":"data: {\"error\": {\"code\": 500}}"}"#, None),
             (b"data: {\"id\":1}\n\n", None),

@@ -7,12 +7,13 @@ use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
 use crate::http::{Kind, SizeLine};
 use crate::policy::Queueing;
-use crate::scan::{Api, Facts, Needs, Progress};
+use crate::scan::{Api, Facts, Needs, Progress, Scan};
 use crate::snapshot::{Selected, Snapshot};
 
 impl Exchange {
-    /// The head stands: begins a scan if the choice needs something of the body.
-    pub(super) fn prepare(&mut self, cx: &mut Context<'_>) {
+    /// The head stands: begins a scan if the choice needs something of the body, which may be a form with that
+    /// boundary.
+    pub(super) fn prepare(&mut self, form: Option<&[u8]>, cx: &mut Context<'_>) {
         let needs = self.needs(cx.snapshot);
         self.only = cx.snapshot.only_pool().map(|pool| pool.id);
         if self.asked.encoded {
@@ -23,7 +24,10 @@ impl Exchange {
             return;
         }
         let mut scan = cx.lender.scan();
-        scan.begin(self.asked.api, &cx.snapshot.plan, needs);
+        match form.filter(|_| needs.contains(Needs::MODEL)) {
+            Some(boundary) => scan.begin_form(&cx.snapshot.plan, boundary),
+            None => scan.begin(self.asked.api, &cx.snapshot.plan, needs),
+        }
         self.upload.scan = Some(scan);
     }
 
@@ -43,7 +47,9 @@ impl Exchange {
     /// it is read once more.
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
-        let Some(mut scan) = self.upload.scan.take_if(|scan| !scan.needs().contains(needs)) else { return };
+        // A form says nothing but its model.
+        let wants_more = |scan: &mut Box<Scan>| !scan.needs().contains(needs) && !scan.is_form();
+        let Some(mut scan) = self.upload.scan.take_if(wants_more) else { return };
         let needs = needs | scan.needs();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
         self.read_anew(&mut scan, self.upload.holds_at_most(cx.rules));
@@ -130,14 +136,19 @@ impl Exchange {
     }
 
     /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their
-    /// messages.
+    /// messages. Behind a file it is waited for no longer than for anything else: a form may do without.
     fn misses_model(&self, snapshot: &Snapshot) -> bool {
         let is_unseen = |facts: &Facts| facts.model().is_none() && !facts.model_over();
-        let unseen = self.upload.scan.as_ref().is_some_and(|scan| is_unseen(scan.facts()));
+        let scan = self.upload.scan.as_ref().filter(|scan| !scan.is_form());
+        let unseen = scan.is_some_and(|scan| is_unseen(scan.facts()));
         unseen && snapshot.needs.contains(Needs::MODEL)
     }
 
+    /// Where no prompt is read nobody waits for room.
     fn may_have_to_wait(&self, snapshot: &Snapshot) -> bool {
+        if self.asked.api == Api::Other {
+            return false;
+        }
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
         let Selected::Pool(pool) = self.selected(snapshot, facts) else { return false };
         pool.settings.queue != Queueing::Off && pool.settings.policy.counts_tokens()

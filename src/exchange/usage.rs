@@ -4,8 +4,8 @@
 //!
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
 //! (`/v1/responses`) count the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or
-//! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends it;
-//! one of `/v1/messages` in its last but one.
+//! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends
+//! it; one of `/v1/messages` in its last but one.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name
 //! deeper in a body, such as in the schema of a tool, stand at another depth.

@@ -54,7 +54,7 @@ impl LookedUp {
 /// Cuts the prompt into its chain, the lender's, and answers the key of its prefix: the whole conversation would be
 /// another one each turn. `None`: it is shorter than a block.
 pub fn cut(facts: &Facts, pool: &Pool, lender: &mut Lender) -> Option<u64> {
-    facts.chain(prefix::root(pool.name.as_bytes(), facts.salt()), &mut lender.chain);
+    facts.chain(prefix::root(pool.root.as_bytes(), facts.salt()), &mut lender.chain);
     lender.whole.clear();
     let blocks = (pool.settings.prefix_bytes as usize / BLOCK_BYTES).max(1).min(lender.chain.len());
     lender.chain.get(..blocks)?.last().copied()
@@ -184,7 +184,7 @@ impl Exchange {
         // A further try may read less of it.
         self.asked.stream |= facts.stream == Some(true);
         self.asked.asker.says(facts.priority);
-        let key = |prefix| prefix::key(pool.name.as_bytes(), facts.salt(), &prefix);
+        let key = |prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix);
         let by_chain = cut(facts, pool, cx.lender).or_else(|| facts.prefix().map(key));
         let key_of = |plainly: bool| if plainly { facts.plain_prefix().map(key) } else { by_chain };
         let is_plain = |policy: Policy| !policy.counts_tokens();

@@ -94,8 +94,8 @@ impl Batch {
         self.rank
     }
 
-    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later, or have them
-    /// by place, as older ones'; none where it has no event that is known.
+    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later, or have
+    /// them by place, as older ones'; none where it has no event that is known.
     pub fn names_fields(&self) -> Option<bool> {
         self.named
     }

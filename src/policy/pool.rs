@@ -14,8 +14,11 @@ use crate::scan::Form;
 pub struct Pool {
     /// Its place in [`crate::snapshot::Snapshot::pools`].
     pub id: PoolId,
-    /// The served id. Part of every prefix key.
+    /// The served id.
     pub name: Arc<str>,
+    /// The same, or another by which all its endpoints serve the same weights: their caches are one for both. Part of
+    /// every prefix key.
+    pub root: Arc<str>,
     /// Slots of its endpoints, ascending, whatever their health.
     pub members: Arc<[u16]>,
     /// Points of the members; pools of equal members share it. Rebuilt only when membership changes.
@@ -48,6 +51,7 @@ impl Pool {
     pub fn new(id: PoolId, name: Arc<str>, members: Arc<[u16]>, ring: Arc<Ring>, settings: Arc<Settings>) -> Pool {
         Pool {
             id,
+            root: Arc::clone(&name),
             name,
             members,
             ring,

@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::fields::{Field, Inner};
 use super::frames::{Frame, Frames};
 use super::kernel::{Kernel, Skip, ends_scalar, is_scalar, white_space};
+use super::multipart::Multipart;
 use super::sample::Sample;
 use super::text::{Decoder, Ended, Taker};
 use super::words::{Opaque, Scalar, SessionNames, Word};
@@ -38,6 +39,7 @@ pub struct Scan {
     pub(super) opaque: Opaque,
     pub(super) scalar: Scalar,
     pub(super) facts: Facts,
+    pub(super) form: Multipart,
 }
 
 /// What the next byte is.
@@ -73,6 +75,8 @@ pub(super) enum State {
     AfterValue,
     /// Behind the object: white space.
     Closed,
+    /// Inside a form.
+    Form,
     /// All needs are met.
     Enough,
     /// The body cannot be scanned.
@@ -131,6 +135,7 @@ impl Scan {
             opaque: Opaque::new(),
             scalar: Scalar::new(),
             facts: Facts::new(),
+            form: Multipart::new(),
         }
     }
 
@@ -200,6 +205,7 @@ impl Scan {
             State::Opaque => self.hashed_string(bytes),
             State::Skip => self.skipped(bytes),
             State::Scalar => self.scalar(bytes),
+            State::Form => self.form(bytes),
             State::ByteOrderMark(read) => self.byte_order_mark(bytes, read),
             State::Value if self.frames.top() == Frame::Ids => self.token_ids(bytes),
             _ => self.between(bytes),

@@ -13,7 +13,8 @@
 //!
 //! [`machine`] turns bytes into structure: [`frames`] are what is open, [`text`] decodes strings, [`words`] keeps short
 //! values. [`meaning`] turns structure into [`facts`]: [`fields`] knows the names, [`values`] how each value is read,
-//! [`sample`] what tells one medium from another. [`kernel`] has the loops over long runs of bytes.
+//! [`sample`] what tells one medium from another. [`kernel`] has the loops over long runs of bytes. [`multipart`] finds
+//! the model of a form, which has no structure of JSON's.
 //!
 //! # Three ways to a chain
 //!
@@ -41,6 +42,7 @@ mod kernel;
 mod lanes;
 mod machine;
 mod meaning;
+mod multipart;
 mod prompt;
 mod reader;
 mod rendered;
@@ -60,6 +62,7 @@ pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
 pub use machine::Scan;
+pub use multipart::boundary;
 pub use rendered::{Renderer, Rendering, Why};
 
 /// What a path's bodies look like.

@@ -86,7 +86,7 @@ fn that_no_engine_would_be_known_again_is_said() {
     let front = Front::start("auto", &[engine], &format!("[control]\ncaches_file = \"{}\"\n", file.display()));
     until("its figures", || !front.endpoint(0)["engine"].is_null());
     front.interrupt();
-    front.until_said("caches_file keeps nothing: no engine tells process_start_time_seconds");
+    front.until_said("caches_file keeps nothing of this engine: it tells no process_start_time_seconds");
     assert!(!file.exists());
 }
 

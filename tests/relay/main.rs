@@ -21,6 +21,7 @@ mod demands;
 mod deserted;
 mod early;
 mod failing;
+mod forms;
 mod framing_replies;
 mod framing_requests;
 mod growing;

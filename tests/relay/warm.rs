@@ -11,7 +11,7 @@ use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
 use crate::engine::{Engine, gate, ok, refusing};
-use crate::front::Front;
+use crate::front::{Front, republish};
 
 fn front(engines: &[Engine]) -> Front {
     let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
@@ -78,6 +78,32 @@ fn short_prompts_do_not_all_go_to_one_engine() {
     let met = (0..8).filter(|engine| first.contains(engine)).count();
     assert!(met >= 7, "{first:?}");
     front.settles();
+}
+
+/// As vLLM has it with `--served-model-name a b`.
+#[test]
+fn what_was_asked_by_one_name_is_held_for_another_of_the_same_weights() {
+    let engines: Vec<Engine> = (0..4).map(|_| Engine::answering(ok("{}"))).collect();
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
+    let front = Front::with(&addresses, |options| {
+        options.settings.policy = Policy::Warm;
+        options.pools = ["a", "b", "other"].map(|name| (name, vec![0, 1, 2, 3])).into();
+    });
+    republish(&front, |snapshot| snapshot.pools[1].root = "a".into());
+    front.until("the root", |front| &*front.published.current().pools[1].root == "a");
+    let mut client = front.connect();
+    let mut held_of = |model: &str, name: usize| {
+        let before = front.count(Count::PromptTokensHeld);
+        let body = conversation(name, 1).replace("tiny-llama", model);
+        assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
+        front.settles();
+        front.count(Count::PromptTokensHeld) - before
+    };
+    assert_eq!(held_of("a", 0), 0);
+    assert!(held_of("b", 0) > 600 && held_of("a", 0) > 600);
+    assert_eq!(held_of("other", 0), 0);
+    assert_eq!(held_of("b", 1), 0);
+    assert!(held_of("a", 1) > 600);
 }
 
 /// Who asks how likely a prompt was, as evaluations do, has all of it computed, and is no reason to go where it is held.

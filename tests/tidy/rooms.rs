@@ -37,6 +37,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("index", "`warm` looks prompts up in a real one"),
             ("snapshot", "pools are sealed in one"),
             ("fleet", "its engines as endpoints"),
+            ("ring", "jumps go over the same one as `prefix-hash`"),
             ("scan", "which part of a prompt makes a key"),
             ("config", "how often engines are scraped"),
             ("calendar", "times in lines of an access log"),

@@ -143,7 +143,7 @@ impl Asked<'_> {
                 "{} has {error}, and gets no requests: it hangs, or needs longer; then raise `probe_timeout_ms` in [health]",
                 health.path
             ),
-            false => format!("{error}; start it, or mend `url`"),
+            false => format!("{error}; {}start it, or mend `url`", client::may_be_tls(error)),
         };
         Finding::wrong(&*self.name, words)
     }
@@ -222,8 +222,17 @@ impl Asked<'_> {
             }
         };
         if reading.load.running.is_none() {
-            found.push(unread("/metrics has none of vLLM's or SGLang's names".into()));
+            let flags = "take away vLLM's --disable-log-stats, if it is there";
+            found.push(unread(format!("/metrics has none of vLLM's or SGLang's names ({flags})")));
             return Some(reading);
+        }
+        if reading.ranks > 1 {
+            let words = format!(
+                "{} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
+                 prompts are not at the rank that holds them; `warmfront doctor` says how each gets a port",
+                reading.ranks
+            );
+            found.push(Finding::advice(&*self.name, words));
         }
         if reading.prefix_caching == Some(false) {
             // vLLM does wherever its model can; to force it on others may end it.

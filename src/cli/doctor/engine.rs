@@ -10,14 +10,14 @@ use super::connection;
 use super::events::{self, Known, Sources};
 use super::finding::{Finding, Mark, shown};
 use super::listening::Listening;
-use super::load::{self, Lines, Page};
+use super::load::{self, Page};
 use super::server::{self, Info};
 use super::tokenizer;
 use crate::cli::check::files::CREDENTIALS;
 use crate::config::{Config, KvEvents, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models;
-use crate::control::scrape::EngineKind;
+use crate::control::scrape::{self, EngineKind};
 use crate::control::{keys, names};
 
 /// Longest answer that is read.
@@ -88,7 +88,12 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     let asking = Asking { authority: upstream.url.authority(), key, keyless, client: Client::default() };
     match asking.reach(&addresses, manner.timeout).await {
         Ok(reached) => asking.all(reached, &upstream, &manner, &mut examined).await,
-        Err(error) => return unreachable(examined, format!("{}; start it, or mend `url`", shown(&error.to_string()))),
+        Err(error) => {
+            return unreachable(
+                examined,
+                format!("{}; {}start it, or mend `url`", shown(&error.to_string()), client::may_be_tls(&error)),
+            );
+        }
     }
     examined
 }
@@ -141,6 +146,25 @@ impl Asking {
         Err(last)
     }
 
+    /// Whether several processes answer at its address, as behind a Service: of one no other start is read.
+    async fn by_turns(&self, address: SocketAddr, started: Option<f64>, timeout: Duration) -> Option<Finding> {
+        // That each of these connections comes to the same of two is one chance in 128.
+        const CONNECTIONS: usize = 7;
+        let mut starts = vec![started?];
+        for _ in 0..CONNECTIONS {
+            let mut lines = scrape::Page::default();
+            let call = self.call(address, "/metrics", timeout);
+            let status = Client::connecting_anew().get_lines(&call, |line| lines.line(line)).await;
+            let other = lines.reading().started.filter(|start| status == Ok(200) && !starts.contains(start));
+            starts.extend(other);
+        }
+        (starts.len() > 1).then(|| {
+            let words = "engines with different process_start_time_seconds answer at this address by turns: none of\n\
+                         their caches can be known; name each as an [[upstream]] by an address of its own";
+            Finding::advice("address", words)
+        })
+    }
+
     /// Whether it does more than embed and the like, where that is in question: a path of its own tells it.
     async fn generates(&self, address: SocketAddr, page: &Page, timeout: Duration) -> bool {
         page.reading.prefix_caching != Some(false)
@@ -155,7 +179,7 @@ impl Asking {
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
             (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
-        let mut lines = Lines::default();
+        let mut lines = scrape::Page::default();
         let (learnt, metrics, sources, info) = tokio::join!(
             models::learn(&self.client, &models_call),
             self.client.get_lines(&metrics_call, |line| lines.line(line)),
@@ -180,7 +204,7 @@ impl Asking {
         let told = || Sources::told(&sources, kind, info.as_ref(), &upstream.url.host).held_to(&peers, is_believed);
         let sources = Sources::configured(upstream).unwrap_or_else(told);
         let own = info.clone().unwrap_or_default();
-        let ranks = page.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
+        let ranks = page.reading.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
         let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
 
         let mut listening = Listening::begin(sources.ranks(), &examined.host);
@@ -200,13 +224,13 @@ impl Asking {
             false => None,
         };
         let generates = self.generates(address, &page, manner.timeout).await;
-
         let ids: Vec<&str> = learnt.iter().flat_map(|learnt| &learnt.cards).map(|card| &*card.id).collect();
         let idle = Duration::from_millis(manner.config.limits.upstream_idle_timeout_ms);
         let found = &mut examined.findings;
         found.push(server::server(kind, version_text.as_deref()));
         found.push(server::models(&learnt, context, self.keyless));
         found.extend(other_status.map(|status| Finding::advice("host", client::host_matters(status))));
+        found.extend(self.by_turns(address, page.reading.started, manner.timeout).await);
         found.push(tokenizer::finding(&manner.config, &ids));
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
         found.extend(page.cache(kind, &own, generates, is_heard));

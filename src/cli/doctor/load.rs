@@ -1,54 +1,22 @@
 //! What `/metrics` says: the cache's size, the load, what is missing of it, and how many ranks stand behind the port.
 
-use std::collections::BTreeSet;
-
 use super::finding::{Change, Finding};
 use super::server::Info;
 use crate::control::client::CallError;
-use crate::control::sample::Sample;
 use crate::control::scrape::{self, EngineKind, Reading};
-
-/// Most ranks that are told apart.
-const RANKS_MAX: usize = 256;
-
-/// The page as it comes, line by line: of hundreds of adapters it is too long to be kept.
-#[derive(Default)]
-pub(super) struct Lines {
-    page: scrape::Page,
-    /// Those that have series of their own.
-    ranks: BTreeSet<String>,
-}
-
-impl Lines {
-    pub(super) fn line(&mut self, line: &[u8]) {
-        self.page.line(line);
-        // One series of each is enough, and few lines have to be read.
-        let label = if line.starts_with(b"vllm:num_requests_running") {
-            "engine"
-        } else if line.starts_with(b"sglang:num_running_reqs") || line.starts_with(b"sglang_num_running_reqs") {
-            "dp_rank"
-        } else {
-            return;
-        };
-        let sample = Sample::of(line);
-        let rank = sample.as_ref().and_then(|sample| sample.label(label));
-        self.ranks.extend(rank.filter(|_| self.ranks.len() < RANKS_MAX).map(str::to_owned));
-    }
-}
 
 /// The page, read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     pub(super) reading: Reading,
-    pub(super) ranks: usize,
     /// Why there is none.
     unread: Option<String>,
 }
 
 impl Page {
-    pub(super) fn of(status: &Result<u16, CallError>, lines: Lines) -> Page {
+    pub(super) fn of(status: &Result<u16, CallError>, lines: scrape::Page) -> Page {
         match status {
-            Ok(200) => Page { reading: lines.page.reading(), ranks: lines.ranks.len(), unread: None },
+            Ok(200) => Page { reading: lines.reading(), unread: None },
             Ok(status) => Page { unread: Some(format!("/metrics answers {status}")), ..Page::default() },
             Err(error) => Page {
                 unread: Some(format!("/metrics: {}", super::finding::shown(&error.to_string()))),
@@ -146,7 +114,11 @@ pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
     }
     let how = match kind {
         Some(EngineKind::Sglang) => "without --dp-size",
-        _ => "without --data-parallel-size, or --data-parallel-external-lb for a mixture of experts",
+        // vLLM 0.32 refuses external ranks of others, and --data-parallel-external-lb without a rank.
+        _ => {
+            "without --data-parallel-size; of a mixture of experts one for each rank, by --data-parallel-rank,\n\
+             or all of a machine by --data-parallel-multi-port-external-lb --data-parallel-size-local N"
+        }
     };
     Finding::advice(
         SUBJECT,
@@ -164,7 +136,7 @@ mod tests {
     use crate::cli::doctor::finding::Mark;
 
     fn page(text: &str) -> Page {
-        let mut lines = Lines::default();
+        let mut lines = scrape::Page::default();
         text.split('\n').for_each(|line| lines.line(line.as_bytes()));
         Page::of(&Ok(200), lines)
     }
@@ -177,7 +149,7 @@ mod tests {
         let page = page(include_str!("../../../tests/fixtures/engine-metrics/vllm-0.32.0.txt"));
         let cache = page.cache(VLLM, &Info::default(), true, true);
         assert_eq!(cache, [Finding::good("cache", "prefixes are cached; 2048 blocks of 32 tokens: 65536 tokens")]);
-        assert_eq!((page.metrics(VLLM).mark, page.ranks), (Mark::Good, 1));
+        assert_eq!((page.metrics(VLLM).mark, page.reading.ranks), (Mark::Good, 1));
     }
 
     #[test]
@@ -204,7 +176,7 @@ mod tests {
         assert_eq!(without(None), None);
         let idle = page("sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:token_usage 0\n").metrics(SGLANG);
         assert!(idle.mark == Mark::Unknown && idle.words.contains("sglang:cached_tokens_total"), "{idle:?}");
-        let refused = Page::of(&Ok(404), Lines::default());
+        let refused = Page::of(&Ok(404), scrape::Page::default());
         assert_eq!(refused.metrics(SGLANG).change, Some(Change::Add("--enable-metrics")));
         assert_eq!(refused.metrics(VLLM).change, None);
     }
@@ -229,11 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted() {
-        let line = |rank: usize| format!("vllm:num_requests_running{{engine=\"{rank}\",model_name=\"m\"}} 0\n");
-        let text: String = (0..3).map(line).collect::<String>() + &line(1);
-        assert_eq!(page(&text).ranks, 3);
-        assert_eq!(page(&(0..10_000).map(line).collect::<String>()).ranks, RANKS_MAX);
+    fn several_ranks_are_told_of() {
         let two = several(2, VLLM);
         assert!(two.mark == Mark::Advice && two.words.starts_with("2 data-parallel ranks"), "{two:?}");
         assert_eq!(several(0, None).mark, Mark::Good);

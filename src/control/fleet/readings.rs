@@ -3,11 +3,31 @@
 use std::time::{Duration, Instant};
 
 use super::{Fleet, TICK};
+use crate::control::member::Member;
 use crate::control::scrape::Reading;
 use crate::control::truth::Ours;
 use crate::counters::Counted;
 use crate::fleet::{EndpointId, Turnover};
 use crate::snapshot::Pool;
+
+/// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
+/// before, which told when it began, and no new one.
+fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
+    let ranks = reading.ranks;
+    if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
+        tracing::warn!(
+            engine = &*member.name,
+            "several engines answer at this address by turns, and none of their caches can be known: name each by an address of its own"
+        );
+    }
+    if ranks > 1 && !std::mem::replace(&mut member.said_ranks, true) {
+        tracing::warn!(
+            engine = &*member.name,
+            ranks,
+            "this engine has several data-parallel ranks, each with a cache of its own, behind one port: it spreads requests itself, so that a prompt is mostly not at the rank that holds it; `warmfront doctor` says how each gets a port"
+        );
+    }
+}
 
 impl Fleet {
     /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
@@ -38,8 +58,7 @@ impl Fleet {
             }
         };
         tenancy.scrape_error = None;
-        let theirs =
-            reading.load.running.zip(reading.load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
+        let theirs = reading.load.running.zip(reading.load.waiting).map(|(run, wait)| run.saturating_add(wait));
         // What it counts as several tells nothing of others beside it.
         let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let was_silent = tenancy.was_silent.take().is_some();
@@ -54,6 +73,7 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
+        say_who_is_there(member, &reading, another && !anew && began.is_some());
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {

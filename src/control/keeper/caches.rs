@@ -1,12 +1,12 @@
 //! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this
 //! process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{io, mem};
 
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -30,8 +30,8 @@ pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
 /// Writing down what is known of caches.
 #[derive(Debug, Default)]
 pub struct Saving {
-    /// Held by who does; whether it was said that there is nothing to write.
-    said: tokio::sync::Mutex<bool>,
+    /// Held by who does; of whom, by place, it was said that nothing is written.
+    said: tokio::sync::Mutex<BTreeSet<usize>>,
     failures: AtomicU64,
 }
 
@@ -107,22 +107,30 @@ impl Keeper {
             return;
         }
         // Two at a time would write one file.
-        let mut was_said = self.saving.said.lock().await;
+        let mut said = self.saving.said.lock().await;
+        self.say_who_is_left_out(&mut said);
         match self.write(&path, process).await {
             Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
-            // The disk took its time.
-            Ok(None) if process.has_successor() => {}
-            Ok(None) => {
-                let is_read = |member: &Member| member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some());
-                if self.fleet().members().iter().any(is_read) && !mem::replace(&mut *was_said, true) {
-                    tracing::warn!(
-                        "caches_file keeps nothing: no engine tells process_start_time_seconds in its /metrics, by which it would be known again"
-                    );
-                }
-            }
+            // Nothing is known yet, or the disk took its time.
+            Ok(None) => {}
             Err(error) => {
                 self.saving.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(file = %path.display(), %error, "cannot write what is known of the engines' caches")
+            }
+        }
+    }
+
+    /// What is known of engines that could not be known again.
+    fn say_who_is_left_out(&self, said: &mut BTreeSet<usize>) {
+        let is_left_out = |member: &&Member| {
+            member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some() && tenancy.process.is_none())
+        };
+        for member in self.fleet().members().iter().filter(is_left_out) {
+            if said.insert(member.place) {
+                tracing::warn!(
+                    engine = &*member.name,
+                    "caches_file keeps nothing of this engine: it tells no process_start_time_seconds in its /metrics, by which it would be known again (vLLM with several API servers does not)"
+                );
             }
         }
     }

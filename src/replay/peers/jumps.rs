@@ -1,6 +1,7 @@
-//! Consistent hashing with bounded loads by random jumps (arXiv 1908.08762, and Envoy): a key whose home is at its bound
-//! goes to the home of another key, made of itself and of how often it has jumped, and not to the next on the ring, so
-//! that what is too much for one endpoint is not all its neighbour's. Ring, key and bound are those of `prefix-hash`.
+//! Consistent hashing with bounded loads by random jumps (arXiv 1908.08762, and Envoy): a key whose home is at its
+//! bound goes to the home of another key, made of itself and of how often it has jumped, and not to the next on the
+//! ring, so that what is too much for one endpoint is not all its neighbour's. Ring, key and bound are those of
+//! `prefix-hash`.
 
 use std::collections::HashMap;
 

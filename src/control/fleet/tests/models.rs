@@ -45,6 +45,42 @@ fn without_a_default_in_service_what_names_no_model_is_for_those_who_are_not_kno
     assert!(matches!(fleet.snapshot().select(None), Selected::NoModel));
 }
 
+/// As vLLM has it with `--served-model-name a b`: its caches know no names, but of adapters the id.
+#[test]
+fn names_of_the_same_weights_have_one_root() {
+    let mut fleet = fleet(3);
+    let serves = |fleet: &mut Fleet, place: usize, cards: &[(&str, Option<&str>, bool)]| {
+        let card = |(id, root, is_adapter): &(&str, Option<&str>, bool)| Card {
+            root: root.map(Box::from),
+            is_adapter: *is_adapter,
+            ..Card::made(id)
+        };
+        let (id, _) = fleet.target(place).unwrap();
+        let cards = cards.iter().map(card).collect();
+        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+    };
+    let roots = |fleet: &mut Fleet| {
+        let snapshot = fleet.snapshot();
+        let served = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
+        let mut roots: Vec<String> = served.map(|pool| format!("{}: {}", pool.name, pool.root)).collect();
+        roots.sort();
+        roots
+    };
+    let (weights, other) = (Some("/models/m"), Some("/models/n"));
+    serves(
+        &mut fleet,
+        0,
+        &[("a", weights, false), ("b", weights, false), ("lora", weights, true), ("x", other, false)],
+    );
+    serves(&mut fleet, 1, &[("a", weights, false), ("b", weights, false), ("c", None, false), ("d", None, false)]);
+    let expected = ["a: a", "b: a", "c: c", "d: d", "lora: lora", "x: x"];
+    serves(&mut fleet, 2, &[("a", weights, false)]);
+    assert_eq!(roots(&mut fleet), expected);
+    // One begins with another of them, and of one that only it serves nothing else is said.
+    serves(&mut fleet, 2, &[("b", other, false), ("a", other, false), ("e", other, false)]);
+    assert_eq!(roots(&mut fleet), ["a: a", "b: b", "c: c", "d: d", "e: b", "lora: lora", "x: x"]);
+}
+
 /// As to one engine, which answers with its base model: there are no others to choose among.
 #[test]
 fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {

@@ -140,6 +140,7 @@ fn several_that_answer_by_turns_are_not_new_each_time() {
         }
         assert_eq!(sent.fleet.snapshot().endpoints[0].as_ref().unwrap().share_percent, Endpoint::WHOLE);
         assert_eq!(counters.outcomes().read(0).in_a_row, 2, "faults are not forgotten");
+        assert!(sent.fleet.members()[0].said_by_turns);
         // One that comes much later is new.
         sent.now += Duration::from_secs(60);
         sent.scraped(began(Some(70)));
@@ -183,6 +184,28 @@ fn each_process_that_never_answered_before_is_new() {
         (0..2).for_each(|_| _ = counters.outcomes().fault(0));
         sent.now += Duration::from_secs(20);
     }
+    assert!(!sent.fleet.members()[0].said_by_turns);
+}
+
+/// With elastic expert parallelism: a process that tells when it began is known by that, whatever it counts.
+#[test]
+fn one_that_counts_anew_with_more_ranks_is_the_same() {
+    let mut sent = Sent::new();
+    let reading = |started: &str, tokens: u32, ranks: usize| {
+        let rank = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n");
+        let text = format!("{started}vllm:prompt_tokens_total {tokens}\n") + &(0..ranks).map(rank).collect::<String>();
+        Ok((Reading::of(text.as_bytes()), Ours::default()))
+    };
+    sent.sends();
+    sent.probed(Ok(()), 1);
+    let began = "process_start_time_seconds 5\n";
+    assert_eq!(sent.scraped(reading(began, 5_000, 1)), 40);
+    assert!(!sent.fleet.members()[0].said_ranks);
+    assert_eq!(sent.scraped(reading(began, 10, 2)), 40);
+    assert!(sent.fleet.members()[0].said_ranks);
+    assert_eq!(sent.scraped(reading(began, 500, 2)), 40);
+    // Who does not tell is known by what it counts alone.
+    assert_eq!(sent.scraped(reading("", 10, 2)), 0);
 }
 
 /// Its memory was given back, and it is the same one.
