@@ -25,7 +25,7 @@ pub fn form_root(adapter: Option<u64>, salt: Option<u64>, form: u64) -> u64 {
     keyed(b'f', name.as_ref().map_or(&[], |name| &name[..]), salt, form)
 }
 
-/// An adapter as [`form_root`] has it: equal to that of the same name in `lora_path`, [`crate::scan::Facts::adapter`].
+/// An adapter as [`form_root`] has it: equal to that of the same name in a body's `lora_path`.
 pub fn adapter_hash(name: &[u8]) -> u64 {
     xxh64(name, 0)
 }

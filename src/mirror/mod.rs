@@ -25,7 +25,7 @@
 //! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told
 //! of, each time. Engines remove leaves first, so that each block is told of once as it comes and once as it goes. One
 //! that does otherwise again and again is given up ([`Mirror::overflowed`]), so that no message costs more than what it
-//! names and [`walk::PATIENCE_MAX`]. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
+//! names and a million blocks. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
 
 mod counts;
 mod links;

@@ -181,7 +181,7 @@ impl Facts {
         self.salted(self.adapter)
     }
 
-    /// The same beside [`Facts::adapter`], where that has a place of its own.
+    /// The same beside [`Stated::adapter`], where that has a place of its own.
     pub fn salt_alone(&self) -> Option<u64> {
         self.salted(None)
     }

@@ -79,7 +79,8 @@ fn draw(seed: u64) -> Vec<Step> {
 
 /// What is not the same, if anything is. `overflows` has what the other counts of them added.
 fn difference<A: Driver, B: Driver>(
-    (one, other): (fn() -> A, fn() -> B),
+    one: fn() -> A,
+    other: fn() -> B,
     steps: &[Step],
     patience: u32,
     overflows: &mut u64,
@@ -119,8 +120,8 @@ fn play_alike(uring: fn() -> Uring) -> u64 {
     for seed in first..first + count {
         let steps = draw(seed);
         // A machine that is busy elsewhere may be late with what it carries: a difference must outlast patience.
-        let found = difference((crate::epoll, uring), &steps, 1, &mut overflows)
-            .and_then(|_| difference((crate::epoll, uring), &steps, 12, &mut overflows));
+        let found = difference(crate::epoll, uring, &steps, 1, &mut overflows)
+            .and_then(|_| difference(crate::epoll, uring, &steps, 12, &mut overflows));
         if let Some(found) = found {
             panic!("WARMFRONT_DRIVER_SEED={seed} cargo test --test driver scripts\n{found}\n{steps:?}");
         }

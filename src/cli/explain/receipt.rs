@@ -158,8 +158,10 @@ fn times(receipt: &Receipt<'_>) -> String {
     told.join(", ")
 }
 
-/// The terms of a cost, in tokens.
-const TERMS: [(&str, fn(&Cost) -> u32, &str); 7] = [
+/// A term of a cost: its name, how many tokens it is, what it stands for.
+type Term = (&'static str, fn(&Cost) -> u32, &'static str);
+
+const TERMS: [Term; 7] = [
     ("pending", |cost| cost.pending, "tokens sent there that had no first token yet"),
     ("new", |cost| cost.new, "tokens of this prompt that it did not hold, weighed"),
     ("decoding", |cost| cost.decoding, "for the requests there"),

@@ -154,11 +154,8 @@ fn each<S: Sink>(
                     clear(sink);
                 }
             }
-            8..15 => {
-                if !mirror.removed(&removed(&names), sink) {
-                    clear(sink);
-                }
-            }
+            8..15 if mirror.removed(&removed(&names), sink) => {}
+            8..15 => clear(sink),
             _ if *parent < 16 => {
                 mirror.cleared();
                 clear(sink);
