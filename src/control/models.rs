@@ -59,14 +59,14 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// The first of its ids that stands for the same weights: engines hash no name, so that what is computed for one is
-    /// cached for all. Of adapters they hash the id.
-    pub fn first_alike(&self, id: &str) -> Option<&str> {
+    /// Its ids that stand for the same weights, this one included: engines hash no name, so that what is computed for
+    /// one is cached for all. Of adapters they hash the id.
+    pub fn alike<'a>(&'a self, id: &str) -> impl Iterator<Item = &'a str> {
         fn root(card: &Card) -> Option<&str> {
-            card.root.as_deref().filter(|_| !card.is_adapter)
+            card.root.as_deref().filter(|root| !card.is_adapter && !root.is_empty())
         }
-        let of_id = self.cards.iter().find(|card| &*card.id == id).and_then(root)?;
-        self.cards.iter().find(|card| root(card) == Some(of_id)).map(|card| &*card.id)
+        let of_id = self.cards.iter().find(|card| &*card.id == id).and_then(root);
+        self.cards.iter().filter(move |card| of_id.is_some() && root(card) == of_id).map(|card| &*card.id)
     }
 
     /// Whether both say the same of what is served: vLLM makes times and permission ids up anew for each answer.

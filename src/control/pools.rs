@@ -1,7 +1,7 @@
 //! Which engines serve which id: pools with ids that do not change as long as anybody serves them, rings that are built
 //! only when membership does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -307,11 +307,12 @@ fn describe(pool: &mut Pool, members: &[Member]) {
     pool.root = root(&pool.name, &of_pool).map_or_else(|| Arc::clone(&pool.name), Arc::from);
 }
 
-/// See [`Pool::root`].
+/// See [`Pool::root`]: the least, in whatever order engines name them. Who has not listed its ids yet has no say, else
+/// all would be cold while one more engine starts.
 fn root<'a>(name: &str, of_pool: &[&'a Member]) -> Option<&'a str> {
-    let mut roots = of_pool.iter().map(|member| member.models.as_ref()?.first_alike(name));
-    let first = roots.next()?;
-    roots.all(|root| root == first).then_some(first)?
+    let lists = of_pool.iter().filter_map(|member| member.models.as_ref());
+    let alike = lists.map(|list| list.alike(name).collect::<BTreeSet<_>>());
+    alike.reduce(|all, one| &all & &one)?.pop_first()
 }
 
 /// See [`Pool::context`]: one that does not say may take any.

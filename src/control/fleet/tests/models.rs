@@ -45,40 +45,56 @@ fn without_a_default_in_service_what_names_no_model_is_for_those_who_are_not_kno
     assert!(matches!(fleet.snapshot().select(None), Selected::NoModel));
 }
 
+/// It lists these ids, each with the weights that it stands for, and whether it is an adapter.
+fn lists(fleet: &mut Fleet, place: usize, cards: &[(&str, Option<&str>, bool)]) {
+    let card = |(id, root, is_adapter): &(&str, Option<&str>, bool)| Card {
+        root: root.map(Box::from),
+        is_adapter: *is_adapter,
+        ..Card::made(id)
+    };
+    let (id, _) = fleet.target(place).unwrap();
+    let cards = cards.iter().map(card).collect();
+    fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+}
+
+fn roots(fleet: &mut Fleet) -> Vec<String> {
+    let snapshot = fleet.snapshot();
+    let served = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
+    let mut roots: Vec<String> = served.map(|pool| format!("{}: {}", pool.name, pool.root)).collect();
+    roots.sort();
+    roots
+}
+
 /// As vLLM has it with `--served-model-name a b`: its caches know no names, but of adapters the id.
 #[test]
 fn names_of_the_same_weights_have_one_root() {
     let mut fleet = fleet(3);
-    let serves = |fleet: &mut Fleet, place: usize, cards: &[(&str, Option<&str>, bool)]| {
-        let card = |(id, root, is_adapter): &(&str, Option<&str>, bool)| Card {
-            root: root.map(Box::from),
-            is_adapter: *is_adapter,
-            ..Card::made(id)
-        };
-        let (id, _) = fleet.target(place).unwrap();
-        let cards = cards.iter().map(card).collect();
-        fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
-    };
-    let roots = |fleet: &mut Fleet| {
-        let snapshot = fleet.snapshot();
-        let served = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
-        let mut roots: Vec<String> = served.map(|pool| format!("{}: {}", pool.name, pool.root)).collect();
-        roots.sort();
-        roots
-    };
     let (weights, other) = (Some("/models/m"), Some("/models/n"));
-    serves(
-        &mut fleet,
-        0,
-        &[("a", weights, false), ("b", weights, false), ("lora", weights, true), ("x", other, false)],
-    );
-    serves(&mut fleet, 1, &[("a", weights, false), ("b", weights, false), ("c", None, false), ("d", None, false)]);
+    lists(&mut fleet, 0, &[("a", weights, false), ("b", weights, false), ("lora", weights, true), ("x", other, false)]);
+    lists(&mut fleet, 1, &[("a", weights, false), ("b", weights, false), ("c", None, false), ("d", None, false)]);
     let expected = ["a: a", "b: a", "c: c", "d: d", "lora: lora", "x: x"];
-    serves(&mut fleet, 2, &[("a", weights, false)]);
+    lists(&mut fleet, 2, &[("a", weights, false)]);
     assert_eq!(roots(&mut fleet), expected);
-    // One begins with another of them, and of one that only it serves nothing else is said.
-    serves(&mut fleet, 2, &[("b", other, false), ("a", other, false), ("e", other, false)]);
-    assert_eq!(roots(&mut fleet), ["a: a", "b: b", "c: c", "d: d", "e: b", "lora: lora", "x: x"]);
+    // In another order, and with weights of their own, which are alike all the same.
+    lists(&mut fleet, 2, &[("b", other, false), ("a", other, false), ("e", other, false)]);
+    assert_eq!(roots(&mut fleet), ["a: a", "b: a", "c: c", "d: d", "e: a", "lora: lora", "x: x"]);
+    // One of them stands for other weights there.
+    lists(&mut fleet, 2, &[("b", other, false), ("a", weights, false)]);
+    assert_eq!(roots(&mut fleet), ["a: a", "b: b", "c: c", "d: d", "lora: lora", "x: x"]);
+    // What says nothing of its weights stands for itself.
+    lists(&mut fleet, 2, &[("e", Some(""), false), ("f", Some(""), false)]);
+    assert_eq!(roots(&mut fleet), ["a: a", "b: a", "c: c", "d: d", "e: e", "f: f", "lora: lora", "x: x"]);
+}
+
+/// One that still loads its weights, of which the operator says what it will serve.
+#[test]
+fn who_has_not_listed_its_ids_changes_no_root() {
+    let mut config = numbered(2);
+    config.upstream.iter_mut().for_each(|upstream| upstream.models = vec!["a".into(), "b".into()]);
+    let mut fleet = fleet_by(2, config);
+    lists(&mut fleet, 0, &[("a", Some("/models/m"), false), ("b", Some("/models/m"), false)]);
+    assert!(fleet.snapshot().pools.iter().all(|pool| pool.members.is_empty() || *pool.members == [0, 1]));
+    assert_eq!(roots(&mut fleet), ["a: a", "b: a"]);
 }
 
 /// As to one engine, which answers with its base model: there are no others to choose among.
