@@ -118,6 +118,31 @@ fn the_table_is_for_people() {
 }
 
 #[test]
+fn a_model_in_a_form_or_in_the_query_is_found_as_by_a_front() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-forms.toml");
+    let config = "[[upstream]]\nurl = \"http://a:1\"\nmodels = [\"llm\"]\n\
+                  [[upstream]]\nurl = \"http://b:1\"\nmodels = [\"whisper\"]\n";
+    std::fs::write(&path, config).unwrap();
+    let pool = |path_asked: &str, header: &str, body: &str| {
+        let config = path.to_str().unwrap();
+        let arguments = ["explain", "--json", "--config", config, "--path", path_asked, "--header", header];
+        let output = warmfront(&arguments, body);
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (told["pool"].as_str().map(str::to_owned), told["refused"].as_str().map(str::to_owned))
+    };
+    let form = "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";
+    let is_form = "Content-Type: multipart/form-data; boundary=x";
+    let found = |name: &str| (Some(name.to_owned()), None);
+    assert_eq!(pool("/v1/audio/transcriptions", is_form, form), found("whisper"));
+    assert_eq!(pool("/v1/audio/transcriptions?model=whisper", "x: y", "--x--\r\n"), found("whisper"));
+    let chat = "/v1/chat/completions?model=whisper";
+    assert_eq!(pool(chat, "x: y", "{\"messages\":[]}"), found("whisper"));
+    assert_eq!(pool(chat, "x: y", "{\"model\":\"llm\"}"), found("llm"), "the body's wins");
+    let (_, refused) = pool("/v1/chat/completions?model=other", "x: y", "{\"messages\":[]}");
+    assert!(refused.is_some_and(|why| why.contains("404")));
+}
+
+#[test]
 fn exit_statuses_tell_usage_from_configuration() {
     assert_eq!(warmfront(&["serve", "--no-such-flag"], "").status.code(), Some(2));
     assert_eq!(warmfront(&["serve", "--shards", "x"], "").status.code(), Some(2));

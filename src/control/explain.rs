@@ -10,9 +10,10 @@ use crate::config::Config;
 use crate::exchange::warm::{AsRead, Rest};
 use crate::exchange::{Lender, rendered, warm};
 use crate::fleet::Loads;
+use crate::http;
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
-use crate::scan::{Api, Facts, Needs, Plain, Plan, PrefixMode, Progress, Scan};
+use crate::scan::{Api, Facts, Needs, Plain, Plan, PrefixMode, Progress, Scan, boundary};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
 /// A request to be explained.
@@ -113,7 +114,7 @@ impl<'a> Against<'a> {
     fn explained(&self) -> Explanation {
         let Against { question, config, .. } = *self;
         let mut scan = Box::new(Scan::new());
-        let model = model_of(&mut scan, question, &config.routing);
+        let model = model_of(&mut scan, question, &config.routing).or_else(|| self.model_in_query(scan.facts()));
         let pool = self.pool(&scan, model.as_deref());
         // What a policy that looks on asks for besides is no matter of this choice.
         let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
@@ -162,6 +163,13 @@ impl<'a> Against<'a> {
             answer.choices = policies.map(|policy| self.choice(&mut scan, pool, *policy)).collect();
         }
         answer
+    }
+
+    /// As exchanges have it: where several models are served and the body names none.
+    fn model_in_query(&self, facts: &Facts) -> Option<Vec<u8>> {
+        let model = http::percent_decoded(http::query_value(self.question.path.as_bytes(), b"model")?);
+        let is_asked = !facts.model_over() && !self.snapshot.single_pool();
+        (is_asked && !model.is_empty()).then_some(model)
     }
 
     /// The pool that a request is for, or why it has none, with the status of the answer.
@@ -276,9 +284,20 @@ fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hol
     }
 }
 
+/// What the body names, which may be a form.
 fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Option<Vec<u8>> {
-    read(scan, question, &settings.plan(), Needs::MODEL | Needs::WHOLE, usize::MAX);
-    scan.facts().model().map(<[u8]>::to_vec)
+    let plan = settings.plan();
+    let content_type = question.fields.iter().find(|(name, _)| name == "content-type");
+    match content_type.and_then(|(_, value)| boundary(value)).filter(|_| api(question) == Api::Other) {
+        Some(boundary) => {
+            scan.begin_form(&plan, boundary);
+            scan.push(question.body);
+        }
+        None => {
+            read(scan, question, &plan, Needs::MODEL | Needs::WHOLE, usize::MAX);
+        }
+    }
+    scan.facts().model().filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
 }
 
 /// The `model` of a body, for who must assume who serves it.
