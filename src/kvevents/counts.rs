@@ -111,11 +111,6 @@ impl Counts {
         self.unread = None;
     }
 
-    pub(super) fn restarted(&mut self) {
-        self.restarts += 1;
-        self.unread = None;
-    }
-
     pub(super) fn malformed(&mut self, what: Malformed) {
         self.malformed += 1;
         self.unread = Some(what);

@@ -262,7 +262,7 @@ impl Source {
             }
             Verdict::Restarted => {
                 *sequence = Sequence::new();
-                self.counts.restarted();
+                self.counts.restarts += 1;
                 Some(News::Restarted(rank))
             }
             Verdict::Hole => {
@@ -377,7 +377,7 @@ impl Source {
         if let Some(sequence) = sequence_of(&mut self.sequences, rank) {
             *sequence = Sequence::new();
         }
-        self.counts.restarted();
+        self.counts.restarts += 1;
         self.replay = None;
         self.asks.push(Ask { rank: Some(rank), from: 0, until: None, known: false });
         News::Restarted(rank)
