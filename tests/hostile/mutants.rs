@@ -120,12 +120,15 @@ fn cases(side: &str) -> Vec<(u64, usize)> {
     let told = std::env::var("HOSTILE").unwrap_or_default();
     let parts: Vec<&str> = told.split(':').collect();
     let count = std::env::var("HOSTILE_CASES").map_or(CASES, |count| count.parse().expect("a number"));
-    match parts[..] {
-        [only, seed, case] if only == side => vec![(seed.parse().expect("a seed"), case.parse().expect("a number"))],
-        [only, seed] if only == side => (0..count).map(|case| (seed.parse().expect("a seed"), case)).collect(),
-        [""] => (0..count).map(|case| (SEED, case)).collect(),
-        _ => Vec::new(),
-    }
+    let (only, seed, cases) = match parts[..] {
+        [only, seed, case] => (only, seed, vec![case.parse().expect("a number")]),
+        [only, seed] => (only, seed, (0..count).collect()),
+        [""] => return (0..count).map(|case| (SEED, case)).collect(),
+        _ => panic!("HOSTILE={told}: requests or replies, a seed, and a number where it is one case"),
+    };
+    assert!(["requests", "replies"].contains(&only), "HOSTILE={told}: requests or replies");
+    let seed = seed.parse().expect("a seed");
+    cases.into_iter().filter(|_| only == side).map(|case| (seed, case)).collect()
 }
 
 /// Runs each case, and says of one that fails how to run it alone.

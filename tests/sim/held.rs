@@ -19,9 +19,10 @@ use crate::tally::Tally;
 pub struct Sent {
     pub id: String,
     pub tenant: EndpointId,
-    /// On which connection, and behind how many of its bytes.
+    /// On which connection, behind how many of its bytes, of which so many are its head.
     pub pipe: usize,
     pub from: u64,
+    pub head: u64,
     /// The front heard that nothing of it was computed,
     pub refused: bool,
     /// or an answer, as only who is let in has it.
@@ -73,11 +74,11 @@ impl Schedule {
     }
 }
 
-/// Bytes that went there, up to the next request of the same connection.
+/// Bytes that went there behind the head, up to the next request of the same connection.
 fn sent_bytes(at: usize, shadow: &Shadow, network: &Network) -> u64 {
     let sent = &shadow.sent[at];
     let next = shadow.sent[at + 1..].iter().find(|next| next.pipe == sent.pipe);
-    next.map_or(network.pipes[sent.pipe].taken, |next| next.from) - sent.from
+    next.map_or(network.pipes[sent.pipe].taken, |next| next.from).saturating_sub(sent.from + sent.head)
 }
 
 /// All of the prompt, however much of it was read before the choice.

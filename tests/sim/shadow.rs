@@ -210,9 +210,9 @@ impl Shadow {
         let id = String::from_utf8_lossy(id).into_owned();
         leg.sent = Some(self.sent.len());
         let tenant = EndpointId { slot: slot as u16, generation };
-        let sent =
-            Sent { id: id.clone(), tenant, pipe: at, from: taken, refused: false, let_in: false, emptied: false };
-        self.sent.push(sent);
+        let head = memchr::memmem::find(bytes, b"\r\n\r\n").map_or(bytes.len(), |end| end + 4) as u64;
+        let (refused, let_in, emptied) = (false, false, false);
+        self.sent.push(Sent { id: id.clone(), tenant, pipe: at, from: taken, head, refused, let_in, emptied });
         let times = self.offered.entry(id.clone()).or_default();
         *times += 1;
         if *times > 1 {
