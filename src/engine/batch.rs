@@ -188,7 +188,7 @@ impl Batch {
     /// Ends a sequence early; its computed blocks stay in the cache. Unknown ids are over already.
     pub fn abort(&mut self, cache: &mut Cache, id: u64) -> bool {
         let Some(mut sequence) = self.sequences.remove(&id) else { return false };
-        cache.release(&mut sequence.blocks);
+        cache.release(&mut sequence.blocks, sequence.published);
         self.running.retain(|other| *other != id);
         self.waiting.retain(|other| *other != id);
         true
@@ -361,7 +361,7 @@ impl Sequence {
     }
 
     fn give_up(&mut self, cache: &mut Cache) {
-        cache.release(&mut self.blocks);
+        cache.release(&mut self.blocks, self.published);
         self.computed = 0;
         self.published = 0;
         self.preempted = true;

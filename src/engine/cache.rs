@@ -4,8 +4,8 @@
 //! (see [`Cache::publish`]). A block in use has references and is never taken. A block without
 //! references stays findable under its hash and waits in the free list until it is needed for something
 //! else; the list is kept in order of release, the tail blocks of a sequence before its first ones, so
-//! that a prefix outlives what was built on it. A block that cannot be found, which nothing is lost with,
-//! goes before all of them (`bench/real/simulated.py` holds both against real engines).
+//! that a prefix outlives what was built on it. One that is not full, which nobody can find, goes before all
+//! of them (`bench/real/simulated.py` holds both against real engines).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -169,17 +169,16 @@ impl Cache {
         self.by_hash.insert(hash, block);
     }
 
-    /// Drops one reference on each of a sequence's blocks, given in the sequence's order.
-    pub fn release(&mut self, blocks: &mut Vec<u32>) {
+    /// Drops one reference on each of a sequence's blocks, given in the sequence's order, of which the first `full` are
+    /// full: engines find these by hashes of their own, whether they have one here or not.
+    pub fn release(&mut self, blocks: &mut Vec<u32>, full: usize) {
         while let Some(block) = blocks.pop() {
             let held = &mut self.blocks[block as usize];
             held.references -= 1;
-            if held.references > 0 {
-                continue;
-            }
-            match held.hash {
-                Some(_) => self.push_newest(block),
-                None => self.push_oldest(block),
+            match held.references {
+                0 if blocks.len() < full => self.push_newest(block),
+                0 => self.push_oldest(block),
+                _ => {}
             }
         }
     }
@@ -241,7 +240,7 @@ mod tests {
         for (block, hash) in blocks.iter().zip(hashes) {
             cache.publish(*block, *hash);
         }
-        cache.release(&mut blocks);
+        cache.release(&mut blocks, hashes.len());
     }
 
     #[test]
@@ -256,14 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_found_goes_before_all_that_can() {
+    fn what_is_not_full_goes_before_all_that_is() {
         let mut cache = Cache::new(3);
         pass(&mut cache, &[1, 2]);
         let mut blocks = Vec::new();
         assert!(cache.take_free(1, &mut blocks), "the one that was never used");
-        cache.release(&mut blocks);
+        cache.release(&mut blocks, 0);
         assert!(cache.take_free(1, &mut blocks), "the same again, though it was released last");
         assert_eq!(cache.lookup(&[1, 2]).0, 2);
+        cache.release(&mut blocks, 1);
+        assert!(cache.take_free(1, &mut blocks), "full, though of no hash that is known here: the oldest goes");
+        assert_eq!(cache.lookup(&[1, 2]).0, 1);
     }
 
     #[test]
@@ -273,7 +275,7 @@ mod tests {
         pass(&mut cache, &[11, 12, 13]);
         let mut held = Vec::new();
         cache.take_held(&[1, 2, 3], &mut held);
-        cache.release(&mut held);
+        cache.release(&mut held, usize::MAX);
         let mut taken = Vec::new();
         assert!(cache.take_free(3, &mut taken));
         assert_eq!(cache.lookup(&[1, 2, 3]).0, 3);
@@ -289,11 +291,11 @@ mod tests {
         cache.publish(first[1], 2);
         cache.take_held(&[1, 2], &mut second);
         assert_eq!(cache.free(), 2);
-        cache.release(&mut first);
+        cache.release(&mut first, 2);
         assert_eq!(cache.free(), 2, "the second user still holds both");
         assert!(!cache.take_free(3, &mut third), "none is taken when not all can be");
         assert_eq!(cache.free(), 2);
-        cache.release(&mut second);
+        cache.release(&mut second, 2);
         assert_eq!(cache.free(), 4);
         assert_eq!(cache.lookup(&[1, 2]), (2, 2));
     }
@@ -307,7 +309,7 @@ mod tests {
         cache.forget();
         assert_eq!(cache.lookup(&[9]).0, 0);
         assert_eq!(cache.free(), 1);
-        cache.release(&mut held);
+        cache.release(&mut held, usize::MAX);
         assert_eq!(cache.free(), 2);
     }
 
@@ -325,7 +327,7 @@ mod tests {
         let mut held = Vec::new();
         assert!(cache.take_free(2, &mut held), "1 and the tail of the younger");
         cache.publish(held[0], 3);
-        cache.release(&mut held);
+        cache.release(&mut held, usize::MAX);
         let mut all = Vec::new();
         assert!(cache.take_free(2, &mut all), "the idle copy of 3 has no hash any more");
         heard.clear();
