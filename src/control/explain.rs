@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::exchange::warm::{AsRead, Rest};
-use crate::exchange::{Lender, rendered, warm};
+use crate::exchange::{Lender, model_in_query, rendered, warm};
 use crate::fleet::Loads;
-use crate::http;
 use crate::policy::{self, Choice, Nobody, Policy, Request, Settings, ShadowPolicy};
 use crate::prefix;
 use crate::scan::{Api, Facts, Needs, Plain, Plan, PrefixMode, Progress, Scan, boundary};
@@ -114,7 +113,9 @@ impl<'a> Against<'a> {
     fn explained(&self) -> Explanation {
         let Against { question, config, .. } = *self;
         let mut scan = Box::new(Scan::new());
-        let model = model_of(&mut scan, question, &config.routing).or_else(|| self.model_in_query(scan.facts()));
+        let model = model_of(&mut scan, question, &config.routing);
+        let in_query = || model_in_query(question.path.as_bytes(), Some(scan.facts()), self.snapshot);
+        let model = model.or_else(in_query);
         let pool = self.pool(&scan, model.as_deref());
         // What a policy that looks on asks for besides is no matter of this choice.
         let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
@@ -163,13 +164,6 @@ impl<'a> Against<'a> {
             answer.choices = policies.map(|policy| self.choice(&mut scan, pool, *policy)).collect();
         }
         answer
-    }
-
-    /// As exchanges have it: where several models are served and the body names none.
-    fn model_in_query(&self, facts: &Facts) -> Option<Vec<u8>> {
-        let model = http::percent_decoded(http::query_value(self.question.path.as_bytes(), b"model")?);
-        let is_asked = !facts.model_over() && !self.snapshot.single_pool();
-        (is_asked && !model.is_empty()).then_some(model)
     }
 
     /// The pool that a request is for, or why it has none, with the status of the answer.

@@ -43,7 +43,7 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
-        let in_query = self.model_in_query(facts, cx.snapshot);
+        let in_query = self.model_asked_for(facts, cx.snapshot);
         let selected = match &in_query {
             Some(model) => self.selected_by(Some(model), cx.snapshot),
             None => self.selected(cx.snapshot, facts),
@@ -98,19 +98,12 @@ impl Exchange {
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
     }
 
-    /// What has no body to name a model in, or names none there, may do so in the query: `/v1/realtime?model=ID`, as
-    /// OpenAI has it.
-    fn model_in_query(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
-        let in_body =
-            facts.is_some_and(|facts| facts.model_over() || facts.model().is_some_and(|name| !name.is_empty()));
-        if in_body || snapshot.single_pool() {
-            return None;
-        }
+    /// With another protocol the query may name what is no model here, too.
+    fn model_asked_for(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
         let (_, target) = http::method_and_target(&self.upload.held);
-        let model = http::percent_decoded(http::query_value(target, b"model")?);
-        // With another protocol it may be named otherwise, too.
+        let model = model_in_query(target, facts, snapshot)?;
         let is_known = || matches!(snapshot.select(Some(&model)), Selected::Pool(_));
-        (!model.is_empty() && (self.asked.offers.is_none() || is_known())).then_some(model)
+        (self.asked.offers.is_none() || is_known()).then_some(model)
     }
 
     /// The pool that was selected for it, as that stands now.
@@ -227,6 +220,17 @@ impl Exchange {
         }
         Counted::Nobody(Nobody::AllAtTheirCap)
     }
+}
+
+/// What has no body to name a model in, or names none there, may do so in the query where there are several:
+/// `/v1/realtime?model=ID`, as OpenAI has it.
+pub fn model_in_query(target: &[u8], facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
+    let in_body = |facts: &Facts| facts.model_over() || facts.model().is_some_and(|name| !name.is_empty());
+    if snapshot.single_pool() || facts.is_some_and(in_body) {
+        return None;
+    }
+    let model = http::percent_decoded(http::query_value(target, b"model")?);
+    (!model.is_empty()).then_some(model)
 }
 
 /// The policy that looks on here, if there is one, and what of the loads is this request's:

@@ -49,6 +49,7 @@ pub mod warm;
 
 pub use admit::{Opened, Rules, open, refuse_slow_head};
 pub use charges::Charges;
+pub use choose::model_in_query;
 pub use cors::Origins;
 pub use event::{Action, Actions, Context, Ending, Event, Micros, Peer, Side, Source};
 pub use lender::{Lender, Random};

@@ -263,12 +263,7 @@ fn what_failed_takes_no_place() {
 #[test]
 fn a_cap_is_never_passed() {
     let (open, wait) = gate();
-    let engine = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
-            wait();
-            connection.send(HELLO);
-        }
-    });
+    let engine = Engine::gated(wait);
     let front = Front::start(&[engine.address]);
     republish_each(&front, |endpoint| endpoint.cap = 2);
     let mut clients = [(); 2].map(|()| front.connect());

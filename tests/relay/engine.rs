@@ -113,6 +113,16 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Answers each request with [`HELLO`] once its gate lets it.
+    pub fn gated(wait: impl Fn() + Send + Sync + 'static) -> Engine {
+        Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                wait();
+                connection.send(HELLO);
+            }
+        })
+    }
+
     /// Runs `script` for each connection until it returns.
     pub fn run(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         Engine::behind(TcpListener::bind("127.0.0.1:0").unwrap(), script)

@@ -19,12 +19,7 @@ fn a_thousand_at_once_are_all_served() {
     let wait = Arc::new(wait);
     let engines = [(); 4].map(|()| {
         let wait = Arc::clone(&wait);
-        Engine::run(move |mut connection| {
-            while connection.request().is_some() {
-                wait();
-                connection.send(HELLO);
-            }
-        })
+        Engine::gated(move || wait())
     });
     let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
         options.settings.policy = Policy::LeastLoad;

@@ -64,12 +64,7 @@ fn nothing_has_to_be_read_ahead() {
 #[test]
 fn one_request_at_a_time() {
     let (open, wait) = gate();
-    let engine = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
-            wait();
-            connection.send(HELLO);
-        }
-    });
+    let engine = Engine::gated(wait);
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();
     client.send([get("/v1/a"), get("/v1/b")].concat());

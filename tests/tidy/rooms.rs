@@ -63,7 +63,6 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("template", "reads how models' prompts are written"),
             ("vocabulary", "and what text their tokens are"),
             ("fleet", "endpoints and their health"),
-            ("http", "and reads a query as one would"),
             ("scan", "`/explain` scans as a shard would"),
             ("calendar", "times in lines of the access log"),
             ("resolver", "where engines are"),
