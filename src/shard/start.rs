@@ -134,7 +134,10 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Nei
                 Ok(uring) => {
                     let (operations, completions) = uring.queue_sizes();
                     tracing::info!(shard = index, operations, completions, "ring");
-                    run(uring, setup, neighbours, choice)
+                    // It may have got a smaller one than others, where memory that may be locked is short.
+                    let why =
+                        format!("{}; its ring has {operations} operations and {completions} completions", choice.why);
+                    run(uring, setup, neighbours, &DriverChoice { driver: DriverInUse::Uring, why })
                 }
                 Err(error) => {
                     let why = Unusable::Refused(error).to_string();
