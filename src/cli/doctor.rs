@@ -44,17 +44,19 @@ Of each engine:
   key             where its file cannot be read here
   server          which, and its version
   models          ids, adapters, the longest context
-  tokenizer       whether the front knows the words of these models, where its policy needs them
+  tokenizer       whether the front knows the words of these models, where its
+                  policy needs them
   cache           whether prefixes are cached; its blocks and tokens
   metrics         those that routing uses, and which are missing
   ranks           data-parallel ranks behind its port
-  events          whether it tells what is in its cache, and whether that is heard here, where a policy goes by it
+  events          whether it tells what is in its cache, and whether that is
+                  heard here, where a policy goes by it
   replay          whether it tells again what was missed
   cached_tokens   whether replies say how much of a prompt was cached
   clock           its date beside ours
   keep-alive      how long it keeps idle connections
 
-Exit status: 0 all engines answer and nothing is to be changed, 1 there is advice, 2 wrong usage,
+Exit status: 0 all engines answer and nothing is to be changed, 1 there is advice, 2 wrong usage, \
 78 wrong configuration, or no engine answers.")]
 pub struct Args {
     /// TOML file with the engines.

@@ -171,7 +171,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// As they are printed where nobody says how wide a terminal is: a line that is broken there is no command.
+    /// On a terminal of 80 columns: a line that is broken there is no command, and no row of a table. What may be
+    /// broken anywhere is one line here.
     #[test]
     fn examples_can_be_copied() {
         let cli = Cli::command();
@@ -180,8 +181,15 @@ mod tests {
             helps.extend(command.get_after_help().map(ToString::to_string));
         }
         assert!(helps.len() > 6, "{helps:?}");
-        for line in helps.iter().flat_map(|help| help.lines().take_while(|line| !line.is_empty())) {
-            assert!(line.chars().count() <= 80, "break it: {line}");
+        let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+        for help in &helps {
+            let lines: Vec<&str> = help.lines().collect();
+            for line in lines.iter().filter(|line| !is_text(line)) {
+                assert!(line.chars().count() <= 80, "break it: {line}");
+            }
+            for pair in lines.windows(2) {
+                assert!(!pair.iter().all(|line| is_text(line)), "broken already: {pair:?}");
+            }
         }
     }
 

@@ -60,10 +60,10 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
   (src/replay/profiles.toml of the sources), measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
-Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference
-between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to 8,192 tokens; `between tokens` is a mean; `SLO kept` is the
-share of requests within --slo-ttft-ms and --slo-token-ms; `imbalance` is tokens computed at the busiest
-engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
+Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference \
+between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to \
+8,192 tokens; `between tokens` is a mean; `SLO kept` is the share of requests within --slo-ttft-ms and \
+--slo-token-ms; `imbalance` is tokens computed at the busiest engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
     /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed,
     /// and of a pipe this is /dev/stdin.

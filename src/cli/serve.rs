@@ -49,7 +49,7 @@ const BREATH: Duration = Duration::from_secs(1);
     curl -s http://127.0.0.1:9911/readyz
     curl -s http://127.0.0.1:9911/endpoints
 
-Exit status: 0 after a drain, 1 no threads or descriptors for the moment, or a fault of warmfront's own, 2 wrong usage,
+Exit status: 0 after a drain, 1 no threads or descriptors for the moment, or a fault of warmfront's own, 2 wrong usage, \
 130 a second Ctrl-C, 78 wrong configuration or unfit machine, for somebody to change (`warmfront check` says more).")]
 pub struct Args {
     #[command(flatten)]

@@ -48,16 +48,20 @@ const WIDTH_MAX: usize = 1_000;
     COLUMNS=120 warmfront top --once > fleet.txt
 
 Of each endpoint:
-  state           up, down, no addr (its name has no address), draining, asleep, ejected (it failed requests), trial,
-                  unknown; in percent: a slow start
-  rung            how far is believed what is known of its cache: exact (what its engine says), replaying,
+  state           up, down, no addr (its name has no address), draining, asleep,
+                  ejected (it failed requests), trial, unknown;
+                  in percent: a slow start
+  rung            how far is believed what is known of its cache:
+                  exact (what its engine says), replaying,
                   approximate (what was sent there), hash (nothing)
   flight          requests of ours, from the choice to the last byte
-  pending         tokens of prompts sent there that have no first token yet, beside those thought to be cached
+  pending         tokens of prompts sent there that have no first token yet,
+                  beside those thought to be cached
   KV              its KV cache in use
-  held, hit       of the prompt tokens sent there, the part thought to be in its cache; of those that it looked up,
-                  the part that it found
-  TTFT50, TTFT99  time to first token of streams, by proportion within the bounds of a histogram
+  held, hit       of the prompt tokens sent there, the part thought to be in its
+                  cache; of those that it looked up, the part that it found
+  TTFT50, TTFT99  time to first token of streams, by proportion within the
+                  bounds of a histogram
   ends            requests ended (wide screens, as what follows)
   run, wait       requests running and waiting, as the engine says
   faults          requests that failed by its fault, since the front's start
