@@ -173,6 +173,14 @@ fn what_is_installed_wants_engines_and_nothing_else() {
     assert!(with.status.success() && with.stdout.is_empty() && with.stderr.is_empty(), "{with:?}");
 }
 
+/// A newer package starts another process in the place of the one that runs: it is to know what that knew.
+#[test]
+fn what_is_installed_keeps_what_is_known_of_caches_where_the_unit_may_write() {
+    let installed = shipped("systemd/debian/warmfront.toml");
+    assert!(installed.contains("[control]\n") && installed.contains("\ncaches_file = \"/var/lib/warmfront/caches\"\n"));
+    assert!(shipped("systemd/warmfront.service").contains("\nStateDirectory=warmfront\n"));
+}
+
 /// Behind a socket unit each client that waits starts the front again, and systemd gives up a socket that starts twenty
 /// in 2 s.
 #[test]

@@ -34,9 +34,9 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         found.push(unless_of_the_unit(path, Finding::wrong("access log", words)));
     }
     let path = &config.control.caches_file;
-    if !path.as_os_str().is_empty()
-        && let Err(error) = saved::writable(path)
-    {
+    if path.as_os_str().is_empty() {
+        found.extend(forgetting(config));
+    } else if let Err(error) = saved::writable(path) {
         // The front runs without.
         let words = format!(
             "{}: a restart begins with cold caches; `caches_file` in [control] says where to",
@@ -45,6 +45,14 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         found.push(unless_of_the_unit(path, Finding::advice("caches file", words)));
     }
     found
+}
+
+/// A front that chooses by caches, and keeps what it knows of them nowhere.
+fn forgetting(config: &Config) -> Option<Finding> {
+    let knows = config.counts_tokens() && config.limits.index_bytes > 0 && !config.upstream.is_empty();
+    let words = "none: behind a restart or an upgrade most conversations' next turns are computed anew;\n\
+                 `caches_file` in [control], such as \"/var/lib/warmfront/caches\", keeps what is known of caches";
+    knows.then(|| Finding::advice("caches file", words))
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> impl Display {
@@ -75,6 +83,7 @@ mod tests {
     use super::*;
     use crate::cli::check::Weight;
     use crate::config::Upstream;
+    use crate::policy::Policy;
 
     #[test]
     fn what_cannot_be_opened_is_said_and_nothing_is_made() {
@@ -89,7 +98,7 @@ mod tests {
             config.control.caches_file = at(caches);
             findings(&config).into_iter().map(|finding| (finding.weight, finding.words)).collect::<Vec<_>>()
         };
-        assert_eq!(found("", "", ""), []);
+        assert_eq!(found("", "", "caches"), []);
         std::fs::write(folder.join("key"), "secret\n").unwrap();
         assert_eq!(found("key", "access.log", "caches"), []);
         let all = found("none", "none/access.log", "none/caches");
@@ -105,6 +114,24 @@ mod tests {
         left.sort();
         assert_eq!(left, ["folder", "key"]);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_front_that_chooses_by_caches_and_keeps_nothing_of_them_is_advised() {
+        let front =
+            || Config { upstream: vec![Upstream::new("http://gpu-1:8000".parse().unwrap())], ..Config::default() };
+        let said = findings(&front());
+        assert!(said.len() == 1 && said[0].weight == Weight::Advice, "{said:?}");
+        assert!(
+            said[0].words.contains("`caches_file` in [control], such as \"/var/lib/warmfront/caches\""),
+            "{said:?}"
+        );
+        let (mut by_load, mut without_index) = (front(), front());
+        by_load.routing.policy = Policy::LeastLoad;
+        without_index.limits.index_bytes = 0;
+        for nothing_to_keep in [by_load, without_index, Config::default()] {
+            assert_eq!(findings(&nothing_to_keep), []);
+        }
     }
 
     #[test]
