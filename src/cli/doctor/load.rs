@@ -106,7 +106,8 @@ impl Page {
     }
 }
 
-/// Several ranks behind one port, which a front cannot choose from.
+/// Several ranks behind one port, which this front does not choose from: engines would take the rank that
+/// `X-data-parallel-rank` names.
 pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
     const SUBJECT: &str = "ranks";
     if ranks <= 1 {
@@ -124,8 +125,8 @@ pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
         SUBJECT,
         format!(
             "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
-             and no front can send one to the rank that has its prompt. Start a server with a port for each rank\n\
-             ({how}), and name each as an [[upstream]]"
+             and this front does not name it the rank that has the prompt (X-data-parallel-rank) yet.\n\
+             Start a server with a port for each rank ({how}), and name each as an [[upstream]]"
         ),
     )
 }
