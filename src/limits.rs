@@ -1,6 +1,7 @@
 //! The limits and deadlines of the data plane that an operator may set, each a key of `[limits]`, with its unit at the
-//! end of its name; what several rooms go by, and the bounds on what is read from outside. What else is fixed and one
-//! room's own is a constant beside its use.
+//! end of its name; what several rooms go by, and the bounds on what is read from outside. What is set elsewhere stands
+//! in `config`: who waits for room (`[queue]`), probes and scrapes (`[health]`, `[control]`), an engine's
+//! `concurrency_max`, how many receipts are kept. What else is fixed and one room's own is a constant beside its use.
 
 use serde::{Deserialize, Serialize};
 
