@@ -125,6 +125,32 @@ fn who_holds_the_prompt_gets_it_whatever_its_slot() {
     }
 }
 
+/// Of a hybrid model engines find whole blocks of thousands of tokens, and of most prompts nothing: those are no reason
+/// to gather.
+#[test]
+fn what_engines_with_large_blocks_cannot_find_is_not_held() {
+    let mut fleet = Fleet::new((0..3).map(endpoint).collect());
+    fleet.snapshot.pools[0].match_unit = 3_584;
+    let (short, long) = (chain(1, 14), chain(2, 140));
+    fleet.holds(2, &short[..12]);
+    fleet.holds(2, &long[..125]);
+    let choice = fleet.choose(&short, 900, Avoid::default()).unwrap();
+    assert_eq!((choice.reason, choice.tokens), (Reason::Cold, Some(Tokens { held: 0, new: 900, predicted: 0 })));
+    let choice = fleet.choose(&long, 9_000, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.reason), (2, Reason::Warm));
+    let tokens = Tokens { held: 7_168, new: 1_832, predicted: 7_168 };
+    assert_eq!(choice.tokens, Some(tokens));
+    // The same for one that another policy chose.
+    let mut matches = Matches::default();
+    fleet.index.longest(&long, fleet.snapshot.pools[0].eligible().ids(), &mut matches);
+    let prompt = Prompt { tokens: 9_000, block_tokens: BLOCK_TOKENS, matches: &matches, tie: 0 };
+    assert_eq!(prompt.tokens_at(&fleet.snapshot.pools[0], 2), tokens);
+    // Blocks as most models have them are finer than what is known.
+    fleet.snapshot.pools[0].match_unit = 64;
+    let choice = fleet.choose(&short, 900, Avoid::default()).unwrap();
+    assert_eq!((choice.endpoint.slot, choice.tokens.unwrap().held), (2, 768));
+}
+
 /// Its cache turned out not to hold what the index says: it counts as holding nothing, alike prompts meet as if nobody did,
 /// and what is predicted goes on.
 #[test]

@@ -15,6 +15,9 @@ pub struct Reading {
     pub load: EngineLoad,
     /// Tokens in one block of the KV cache.
     pub block_size: Option<u32>,
+    /// Tokens of the unit in which prompts are found in it: of a hybrid model thousands, since a block is as large as
+    /// the state of a layer that keeps no tokens.
+    pub match_unit: Option<u32>,
     /// Blocks of all ranks behind the port. With hybrid models, groups of layers share them, and the tokens that it is
     /// said to have room for are not so many times a block's.
     pub blocks: Option<u64>,
@@ -85,6 +88,8 @@ impl Page {
 /// A cache of more tokens than this is a figure gone wrong, and counts as not told: 20 TB, the memory of a rack of 72
 /// GPUs of 288 GB, at less than 5 KB for a token in all its layers. What is counted with fewer does not overflow.
 const KV_TOKENS_MAX: u64 = 1 << 32;
+/// A prefix-cache unit of more tokens than this is such a figure, too: nothing would be held anywhere.
+const MATCH_UNIT_MAX: u64 = 1 << 16;
 /// Most ranks that are told apart.
 pub const RANKS_MAX: usize = 256;
 /// What Prometheus clients say of their process, if they are asked for it in their own process.
@@ -124,6 +129,10 @@ struct Sums {
     generation_tokens: Option<f64>,
     requests: Option<f64>,
     block_size: Option<u64>,
+    /// Beside that, where they are told: what several ranks for one context have together in a block,
+    attention_block: Option<u64>,
+    /// and a unit of its own.
+    match_unit: Option<u64>,
     blocks: Option<u64>,
     prefix_caching: Option<bool>,
     engine: Option<EngineKind>,
@@ -254,6 +263,8 @@ impl Sums {
             self.kv_capacity = Some(self.kv_capacity.unwrap_or(0.0) + tokens as f64);
         }
         self.block_size = self.block_size.or(size);
+        self.attention_block = self.attention_block.max(number(sample, "effective_attention_block_size"));
+        self.match_unit = self.match_unit.max(number(sample, "prefix_match_unit"));
         self.prefix_caching = match sample.label("enable_prefix_caching") {
             Some("True" | "true") => Some(self.prefix_caching.unwrap_or(true)),
             Some("False" | "false") => Some(false),
@@ -269,6 +280,7 @@ impl Sums {
         // Newer vLLM says the capacity itself; with hybrid models it is not the product.
         let blocks = self.pages.sum().map(total).or(self.blocks);
         let product = self.block_size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
+        let match_unit = self.match_unit.or(self.block_size.max(self.attention_block));
         let kv_capacity = self.kv_capacity.or(self.total_tokens.sum()).map(total).or(product);
         Reading {
             load: EngineLoad {
@@ -292,6 +304,7 @@ impl Sums {
                 requests_total: self.requests.map(total),
             },
             block_size: self.block_size.and_then(|size| u32::try_from(size).ok()),
+            match_unit: match_unit.filter(|unit| *unit <= MATCH_UNIT_MAX).and_then(|unit| u32::try_from(unit).ok()),
             blocks,
             prefix_caching: self.prefix_caching,
             engine: self.engine,
@@ -327,6 +340,7 @@ mod tests {
                     requests_total: Some(35),
                 },
                 block_size: Some(32),
+                match_unit: Some(32),
                 blocks: Some(2_048),
                 prefix_caching: Some(true),
                 engine: Some(EngineKind::Vllm),
@@ -390,6 +404,22 @@ mod tests {
         assert_eq!(found(counted.into()), (Some(1_000), Some(300)));
         assert_eq!(found(counted.to_owned() + brought), (Some(1_000), Some(600)));
         assert_eq!(found(brought.into()), (None, None));
+    }
+
+    /// As newer vLLM writes it of a hybrid model: `None` where nobody set a unit, and blocks are it.
+    #[test]
+    fn prompts_are_found_in_units_or_blocks() {
+        let unit = |labels: &str| Reading::of(format!("vllm:cache_config_info{{{labels}}} 1.0").as_bytes()).match_unit;
+        assert_eq!(unit("block_size=\"3584\",prefix_match_unit=\"None\""), Some(3_584));
+        assert_eq!(unit("block_size=\"3584\",prefix_match_unit=\"16\""), Some(16));
+        assert_eq!(unit("block_size=\"1552\",mamba_block_size=\"16\""), Some(1_552));
+        // Ranks that share a context have as many times a block.
+        assert_eq!(unit("block_size=\"64\",effective_attention_block_size=\"512\""), Some(512));
+        assert_eq!(unit("num_gpu_blocks=\"9\""), None);
+        assert_eq!(unit("block_size=\"4294967295\""), None, "a figure gone wrong");
+        let page = "sglang:cache_config_info{page_size=\"128\"} 1.0";
+        assert_eq!(Reading::of(page.as_bytes()).match_unit, Some(128));
+        assert_eq!(Reading::of(b"sglang:page_size 64.0").match_unit, Some(64));
     }
 
     /// vLLM's front sums the blocks of its ranks, and writes that for each of them.

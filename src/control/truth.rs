@@ -118,6 +118,11 @@ impl Truth {
 /// others ask it whom no scrape has met.
 const FOREIGN_FACTOR: u64 = 2;
 
+/// So large a part of its prompts may be looked up beyond them, as those are that have no first token yet. Where an
+/// engine counts a prompt again each time that it waits for room, hits are those of that prompt; within this, what is
+/// right still reads as right ([`super::ladder::RIGHT_PERCENT`]).
+const BEYOND_PERCENT: u64 = 25;
+
 /// What was sent to an engine whose replies do not tell, beside what it says of all prompts together.
 ///
 /// Requests on their way are in one of the two and not in the other, so it is the parts that are compared, over as many
@@ -168,6 +173,9 @@ impl Lookups {
             self.before = Some((asked_before, before));
             return None;
         }
+        if queries > prompts + prompts * BEYOND_PERCENT / 100 {
+            return None;
+        }
         Some(Compared::of(requests, predicted, hits.min(looked_up)))
     }
 }
@@ -202,6 +210,26 @@ mod tests {
         // Estimates are half as long as the engine's tokens, and some requests are still under way: parts are compared.
         let compared = lookups.read(asked(85_000, 61_000), &load(100_700, 28_100), true).unwrap();
         assert_eq!(compared, Compared::of(40, 45_000, 0));
+    }
+
+    /// As vLLM did at each step for the first that waited for room.
+    #[test]
+    fn what_is_looked_up_again_and_again_is_left_out() {
+        let counted = |prompts, queries, hits| EngineLoad { prompt_tokens_total: Some(prompts), ..load(queries, hits) };
+        let mut lookups = Lookups::default();
+        lookups.read(Asked::default(), &counted(0, 0, 0), true);
+        // A prompt of 10,000 tokens of which nothing is there, ten times.
+        assert_eq!(lookups.read(asked(100_000, 90_000), &counted(100_000, 190_000, 90_000), true), None);
+        // It is over, and the next window is one of its own.
+        let compared = lookups.read(asked(200_000, 180_000), &counted(200_000, 290_000, 180_000), true);
+        assert_eq!(compared, Some(Compared::of(100, 90_000, 90_000)));
+        // Some have no first token yet.
+        let compared = lookups.read(asked(300_000, 270_000), &counted(280_000, 390_000, 270_000), true);
+        assert_eq!(compared, Some(Compared::of(100, 90_000, 90_000)));
+        // Of a window that is not full yet all may be so.
+        assert_eq!(lookups.read(asked(305_000, 274_500), &counted(280_000, 395_000, 274_500), true), None);
+        let compared = lookups.read(asked(345_000, 310_500), &counted(320_000, 435_000, 310_000), true);
+        assert_eq!(compared, Some(Compared::of(45, 40_500, 40_000)));
     }
 
     #[test]

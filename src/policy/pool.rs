@@ -27,6 +27,9 @@ pub struct Pool {
     pub settings: Arc<Settings>,
     /// Bytes of text that a token of its model stands for.
     pub token_bytes: f32,
+    /// Tokens of the unit in which its endpoints find a prompt in their caches: the largest that one of them tells of;
+    /// 0: none does.
+    pub match_unit: u32,
     /// Tokens of the longest prompt that one of its endpoints takes, as far as is known.
     pub context: u32,
     /// What each of `members` takes, in their order, where they say that they differ in that; mostly empty.
@@ -57,6 +60,7 @@ impl Pool {
             ring,
             settings,
             token_bytes: Pool::TOKEN_BYTES,
+            match_unit: 0,
             context: TOKENS_MAX,
             contexts: Arc::default(),
             form: None,

@@ -17,6 +17,9 @@
 //!
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding
 //! nothing.
+//!
+//! Engines find a prompt in whole units of theirs. With most models these are smaller than what is wrong with an
+//! estimate; those of hybrid models, thousands of tokens, are longer than many prompts, of which nothing is found then.
 
 use crate::fleet::Loads;
 use crate::index::{Found, Matches, STEPS};
@@ -41,24 +44,41 @@ pub struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
+    /// Tokens that an engine finds by what was found of it: what it told itself is in whole units.
+    fn tokens_of(&self, found: Found, unit: u32) -> u32 {
+        let length = self.length(found);
+        if found.tokens.is_some() { length } else { self.in_units(length, unit) }
+    }
+
+    /// The same with what lies behind that, where so many blocks of the prompt were sent there.
+    fn tokens_with(&self, found: Found, sent: u32, unit: u32) -> u32 {
+        let beyond = (sent as f32 - in_blocks(found)).max(0.0) * self.block_tokens;
+        let length = (self.length(found) + beyond as u32).min(self.tokens);
+        self.in_units(length, unit).max(self.tokens_of(found, unit))
+    }
+
     /// Tokens in what was found of it.
-    fn tokens_of(&self, found: Found) -> u32 {
+    fn length(&self, found: Found) -> u32 {
         let from_bytes = || (in_blocks(found) * self.block_tokens) as u32;
         found.tokens.unwrap_or_else(from_bytes).min(self.tokens)
     }
 
-    /// The same with what lies behind that, where so many blocks of the prompt were sent there.
-    fn tokens_with(&self, found: Found, sent: u32) -> u32 {
-        let beyond = (sent as f32 - in_blocks(found)).max(0.0) * self.block_tokens;
-        (self.tokens_of(found) + beyond as u32).min(self.tokens)
+    /// What an engine finds where so much is there, if its units are large: the last token is computed in any case.
+    #[inline]
+    fn in_units(&self, length: u32, unit: u32) -> u32 {
+        if unit <= SMALL_UNIT {
+            return length;
+        }
+        let most = length.min(self.tokens.saturating_sub(1));
+        most - most % unit
     }
 
     /// This prompt at an endpoint that another policy chose.
     pub fn tokens_at(&self, pool: &Pool, slot: u16) -> Tokens {
         let found = self.matches.found(slot);
-        let predicted = self.tokens_of(found);
+        let predicted = self.tokens_of(found, pool.match_unit);
         let sent = self.matches.sent().find(|(_, holders)| holders.contains(slot));
-        let believed = sent.map_or(predicted, |(blocks, _)| self.tokens_with(found, blocks));
+        let believed = sent.map_or(predicted, |(blocks, _)| self.tokens_with(found, blocks, pool.match_unit));
         let held = if pool.eligible().doubted().contains(&slot) { 0 } else { believed };
         Tokens { held, new: self.tokens - held, predicted }
     }
@@ -68,6 +88,8 @@ fn in_blocks(found: Found) -> f32 {
     found.blocks as f32 + found.steps as f32 / (STEPS + 1) as f32
 }
 
+/// Of units of so many tokens a part is no more than what a block of bytes leaves out.
+const SMALL_UNIT: u32 = 64;
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
 const NEW: u64 = 6;
@@ -117,7 +139,7 @@ pub(super) fn least_work(
             &mut few
         }
     };
-    note_held(eligible, prompt, held);
+    note_held(pool, prompt, held);
     let mean = u64::from(loads.mean_prompt(pool.id));
     let total = eligible.total(loads);
     let theirs = theirs(eligible, total);
@@ -143,7 +165,7 @@ pub(super) fn least_work(
     let slot = best.first_of_ring(pool, prompt.tie)?;
     let held = work.held(slot);
     let runner_up = best.runner_up(slot);
-    let predicted = prompt.tokens_of(prompt.matches.found(slot));
+    let predicted = prompt.tokens_of(prompt.matches.found(slot), pool.match_unit);
     let (needs, room) = work.room(slot, u64::from(loads.mean_answer(pool.id)));
     let load = eligible.load(eligible.row(slot)?, slot, loads);
     let reason = if held > 0 { Reason::Warm } else { Reason::Cold };
@@ -183,7 +205,7 @@ impl Others {
             let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
             points.find(|slot| eligible.row(*slot).is_some())
         });
-        let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches));
+        let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches), pool.match_unit);
         Others { home, worth: (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id)) as u64 }
     }
 
@@ -213,9 +235,9 @@ struct Work<'a> {
 
 /// Tokens held, by slot, as far as is believed. Written where they are read: to copy four KiB takes longer than to
 /// choose among eight.
-fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32]) {
+fn note_held(pool: &Pool, prompt: &Prompt<'_>, held: &mut [u32]) {
     for (found, holders) in prompt.matches.levels_in_steps() {
-        let tokens = prompt.tokens_of(found);
+        let tokens = prompt.tokens_of(found, pool.match_unit);
         for slot in holders.slots() {
             if let Some(known) = held.get_mut(slot as usize) {
                 *known = tokens;
@@ -225,11 +247,11 @@ fn note_held(eligible: &Eligible, prompt: &Prompt<'_>, held: &mut [u32]) {
     for (blocks, holders) in prompt.matches.sent() {
         for slot in holders.slots() {
             if let Some(known) = held.get_mut(slot as usize) {
-                *known = prompt.tokens_with(prompt.matches.found(slot), blocks);
+                *known = prompt.tokens_with(prompt.matches.found(slot), blocks, pool.match_unit);
             }
         }
     }
-    for slot in eligible.doubted() {
+    for slot in pool.eligible().doubted() {
         if let Some(known) = held.get_mut(*slot as usize) {
             *known = 0;
         }
@@ -360,5 +382,32 @@ impl Terms {
     fn total(&self, row: &Row) -> u64 {
         let work = self.pending + self.new + self.decoding + self.full;
         (row.weighed(work) + self.lost + self.no_room).saturating_sub(self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_with_large_units_find_whole_ones() {
+        let matches = Matches::default();
+        let of = |tokens| Prompt { tokens, block_tokens: 1.0, matches: &matches, tie: 0 };
+        let sent = |blocks| Found { blocks, ..Found::default() };
+        let told = |tokens| Found { tokens: Some(tokens), ..sent(tokens) };
+        let held = |tokens, blocks, unit| of(tokens).tokens_of(sent(blocks), unit);
+        assert_eq!([0, 16, 64, 3_584].map(|unit| held(900, 800, unit)), [800, 800, 800, 0]);
+        assert_eq!([528, 3_584, 8_320].map(|unit| held(9_000, 8_000, unit)), [7_920, 7_168, 0]);
+        assert_eq!([64, 3_584].map(|unit| held(7_168, 7_168, unit)), [7_168, 3_584], "the last token is computed");
+        assert_eq!([0, 1].map(|tokens| held(tokens, 9, 3_584)), [0, 0]);
+        // What engines tell themselves stands, and what was sent there behind it goes by their units.
+        assert_eq!(of(900).tokens_of(told(800), 3_584), 800);
+        let with = |found, sent| of(9_000).tokens_with(found, sent, 3_584);
+        assert_eq!(
+            [with(told(3_584), 7_000), with(told(3_584), 8_000), with(told(8_000), 8_100)],
+            [3_584, 7_168, 8_000]
+        );
+        assert_eq!([with(sent(3_000), 4_000), with(sent(800), 900), with(told(0), 800)], [3_584, 0, 0]);
+        assert_eq!(of(9_000).tokens_with(told(800), 900, 16), 900);
     }
 }

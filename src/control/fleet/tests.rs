@@ -225,6 +225,39 @@ fn how_large_a_cache_is_outlasts_what_its_engine_says_of_its_load() {
     assert_eq!(known(&mut fleet), (None, None));
 }
 
+/// Hybrid models' engines find whole blocks of thousands of tokens. The largest of a pool's counts for all.
+#[test]
+fn shards_believe_no_more_than_engines_find_in_their_units() {
+    use crate::index::Matches;
+    use crate::policy::{self, Policy, Prompt, Request};
+
+    let mut fleet = fleet(2);
+    let (counters, index) = (Counters::leak(), fleet.snapshot().index.unwrap());
+    let says = |fleet: &mut Fleet, place: usize, unit: &str| {
+        let text = format!("vllm:cache_config_info{{{unit},kv_cache_size_tokens=\"16000\"}} 1\n");
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.scraped(place, id, Ok((Reading::of(text.as_bytes()), Ours::default())), Instant::now());
+    };
+    let held = |fleet: &mut Fleet, chain: &[u64], tokens: u32| {
+        let mut snapshot = fleet.snapshot();
+        snapshot.seal();
+        let (pool, mut matches) = (&snapshot.pools[0], Matches::default());
+        index.longest(chain, pool.eligible().ids(), &mut matches);
+        let prompt = Some(Prompt { tokens, block_tokens: 64.0, matches: &matches, tie: 0 });
+        let request = Request { prompt, ..Request::default() };
+        policy::choose_by(Policy::Warm, pool, counters.loads(), &request).unwrap().tokens.unwrap().held
+    };
+    let chain: Vec<u64> = (1..=140u64).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    (0..2).for_each(|place| says(&mut fleet, place, "block_size=\"16\""));
+    index.insert(&chain[..125], fleet.target(0).unwrap().0, Origin::Choice).unwrap();
+    let both = |fleet: &mut Fleet| [held(fleet, &chain[..12], 900), held(fleet, &chain, 9_000)];
+    assert_eq!(both(&mut fleet), [768, 8_000]);
+    says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"None\"");
+    assert_eq!(both(&mut fleet), [0, 7_168]);
+    says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"16\"");
+    assert_eq!(both(&mut fleet), [768, 8_000], "it finds prompts within a block");
+}
+
 /// The machine stood still, such as while it was moved: nobody could be asked meanwhile.
 #[test]
 fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
