@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use warmfront::config::{Config, PriorityFirst};
-use warmfront::counters::stats::{Count, Shadowed};
+use warmfront::counters::stats::{Count, Shadowed, Timing};
 use warmfront::counters::{Credential, Realm};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
@@ -410,6 +410,8 @@ fn records_say_how_long_each_waited() {
     for (id, least) in [("second", 390_000), ("third", 290_000), ("fourth", 90_000)] {
         assert!(waited(id).is_some_and(|waited| (least..20_000_000).contains(&waited)), "{id}: {:?}", waited(id));
     }
+    let waits = stage.front.stats.timing(0, Timing::Queue);
+    assert_eq!((waits.count(), Some(waits.sum)), (1, waited("second")), "of those who went");
     stage.settles();
 }
 
