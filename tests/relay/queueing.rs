@@ -351,6 +351,11 @@ fn a_full_queue_says_when_to_come_back() {
     assert!((1..=60).contains(&seconds));
     assert!(refused.text().contains("as many requests as may wait"), "{}", refused.text());
     assert_eq!((stage.waiting(), stage.front.count(Count::QueueFull), stage.sent()), (1, 1, 1));
+    // In the words of each API.
+    let asked = String::from_utf8(prompt("fourth", 800, "")).unwrap();
+    let refused = stage.front.ask(asked.replacen("/v1/chat/completions", "/v1/messages", 1));
+    let told: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!((refused.status, told["error"]["type"].as_str()), (429, Some("rate_limit_error")));
     stage.settles();
 }
 
