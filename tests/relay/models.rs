@@ -40,6 +40,18 @@ fn models_are_answered_here() {
     assert!(client.is_silent(100));
 }
 
+/// Where some are left out for want of a key, a model that is not listed may be one of them: an engine says so.
+#[test]
+fn a_model_that_may_be_hidden_is_the_engines_to_answer() {
+    let engine = Engine::answering(ok("the engine's"));
+    let front = Front::start(&[engine.address]);
+    with_models(&front, &[]);
+    front.until("the models", |front| front.ask(get("/v1/models/other")).status == 404);
+    republish(&front, |snapshot| snapshot.models_answer.hides_some = true);
+    front.until("that some are hidden", |front| front.ask(get("/v1/models/other")).text() == "the engine's");
+    assert_eq!(front.ask(get("/v1/models/org/m")).text(), "{\"id\":\"org/m\"}");
+}
+
 /// Who shows a key that the engines are known to take is answered here; the engines judge all others.
 #[test]
 fn models_ask_for_the_key_that_the_engines_ask_for() {
