@@ -71,14 +71,43 @@ fn trailers_are_bounded_and_filtered() {
     };
     assert_eq!(end("0\r\nX-Sum: 1\r\n\r\n").as_deref(), Some("0\r\nX-Sum: 1\r\n\r\n"));
     for name in [
+        // What the front acts on itself, or is of the connection.
         "Content-Length",
         "Transfer-Encoding",
         "Host",
-        "Authorization",
-        "Set-Cookie",
         "Connection",
         "X-Forwarded-For",
         "TE",
+        // Routing, authentication, modifiers, controls and formats, by how their names begin,
+        "Content-Location",
+        "Proxy-Status",
+        "X-Forwarded-Host",
+        "If-Match",
+        "Sec-WebSocket-Key",
+        "Access-Control-Allow-Origin",
+        // or by their names.
+        "Accept",
+        "Age",
+        "API-Key",
+        "Authorization",
+        "Cache-Control",
+        "Cookie",
+        "Date",
+        "Expires",
+        "Forwarded",
+        "Location",
+        "Max-Forwards",
+        "Origin",
+        "Pragma",
+        "Range",
+        "Retry-After",
+        "Server",
+        "Set-Cookie",
+        "Vary",
+        "Via",
+        "Warning",
+        "WWW-Authenticate",
+        "X-API-Key",
     ] {
         assert_eq!(end(&format!("0\r\n{name}: 1\r\n\r\n")).as_deref(), Some("0\r\n\r\n"), "{name}");
     }

@@ -218,6 +218,10 @@ const REQUESTS: &[(&str, &str, &str)] = &[
         "none",
     ),
     ("HTTP/2.0", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: HTTP/2.0\r\n\r\n", "none"),
+    ("h2", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2\r\n\r\n", "none"),
+    ("H2/2", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: H2/2\r\n\r\n", "none"),
+    ("tls", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: tls\r\n\r\n", "none"),
+    ("TLS/1.0", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0\r\n\r\n", "none"),
     ("a choice", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c, websocket\r\n\r\n", "none"),
 ];
 
@@ -445,6 +449,52 @@ fn bounds_of_heads() {
     let many = |fields: usize| format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "a:\r\n".repeat(fields - 1)).into_bytes();
     assert_eq!(at_every_cut(&many(16), verdict), "none");
     assert_eq!(at_every_cut(&many(17), verdict), "431");
+}
+
+#[test]
+fn bounds_of_connection_options() {
+    let listed = |count: usize| format!("Connection: x{}\r\nConnection: y\r\n", ", x".repeat(count - 2));
+    let request =
+        |count| at_every_cut(format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", listed(count)).as_bytes(), verdict);
+    assert_eq!([request(32), request(33)], ["none", "400"]);
+    let reply = |count| {
+        let bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\n", listed(count));
+        at_every_cut(bytes.as_bytes(), |bytes| reply_verdict(bytes, 'G'))
+    };
+    assert_eq!([reply(32), reply(33)], ["2", "fault"]);
+}
+
+/// Whatever stands before the engine, or the engine, would take the message for another without them.
+#[test]
+fn fields_that_connection_may_not_name() {
+    let named = |name: &str| verdict(format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: {name}\r\n\r\n").as_bytes());
+    for name in [
+        "accept",
+        "api-key",
+        "authorization",
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "content-type",
+        "cookie",
+        "date",
+        "expect",
+        "forwarded",
+        "host",
+        "location",
+        "set-cookie",
+        "x-api-key",
+        "x-request-id",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-anything",
+    ] {
+        assert_eq!([named(name), named(&name.to_ascii_uppercase())], ["400", "400"], "{name}");
+    }
+    for name in ["te", "trailer", "http2-settings", "accepts", "x-forwarded", "x-hop"] {
+        assert_eq!(named(name), "none", "{name}");
+    }
 }
 
 /// What vLLM sent, and what it was sent, reads as it was meant.

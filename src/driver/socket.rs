@@ -232,4 +232,46 @@ mod tests {
         let engine = connect(address).unwrap();
         assert_eq!(sockopt::tcp_user_timeout(&engine).unwrap(), 30_000);
     }
+
+    /// Accepted ones have it of their listener, whoever opened that.
+    #[test]
+    fn connections_send_at_once_and_end_where_the_peer_is_gone() {
+        let seconds = Duration::from_secs;
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let adopted = TcpListener::bind(here).unwrap().into();
+        adopt(&adopted).unwrap();
+        for listener in [listener(here).unwrap(), adopted] {
+            let address = bound_address(&listener).unwrap();
+            let listener = TcpListener::from(listener);
+            listener.set_nonblocking(false).unwrap();
+            let engine = connect(address).unwrap();
+            let accepted = OwnedFd::from(listener.accept().unwrap().0);
+            for socket in [&engine, &accepted] {
+                assert!(sockopt::tcp_nodelay(socket).unwrap() && sockopt::socket_keepalive(socket).unwrap());
+                assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), seconds(15));
+                assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), seconds(5));
+                assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 3);
+                assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 30_000);
+            }
+            assert_eq!(unsent_bytes_max(&accepted), 131_072);
+            assert_ne!(unsent_bytes_max(&engine), 131_072, "bodies for engines are bounded otherwise");
+        }
+    }
+
+    fn unsent_bytes_max(socket: &OwnedFd) -> libc::c_int {
+        let mut most = 0;
+        let mut len = size_of_val(&most) as libc::socklen_t;
+        // SAFETY: the kernel writes an int of the length given; the descriptor is borrowed, hence open.
+        let answer = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
+                (&raw mut most).cast(),
+                &mut len,
+            )
+        };
+        assert_eq!(answer, 0);
+        most
+    }
 }

@@ -139,3 +139,34 @@ impl Splice {
 }
 
 const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// However much has come: others are served as well.
+    #[test]
+    fn a_visit_ends_before_it_has_moved_everything() {
+        const LEN: u64 = 3 << 20;
+        let from = memfd_create("from", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&from, LEN).unwrap();
+        let to = File::options().write(true).open("/dev/null").unwrap().into();
+        let mut splice = Pipes::default().begin(SocketId::from_u64(0), LEN).unwrap();
+        let mut left = LEN;
+        loop {
+            let (moved, stop) = splice.step(&from, &to);
+            left -= moved;
+            // With the last piece, which fills a pipe at most.
+            assert!(moved < (512 + 256) << 10, "{moved}");
+            if stop == Stop::Done {
+                break;
+            }
+            assert!(stop == Stop::Visited && moved >= 512 << 10, "{stop:?} {moved}");
+        }
+        assert_eq!(left, 0);
+    }
+}

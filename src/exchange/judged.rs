@@ -308,6 +308,7 @@ mod tests {
         let scaling = br#"{"error":"The model is currently scaling. Please try again later."}"#;
         let gone = br#"{"error":{"message":"Server disconnected","type":"InternalServerError"}}"#;
         let late = br#"{"error":{"message":"Connection timeout to host http://x/a.png"}}"#;
+        let not_found = br#"{"error":{"message":"404, message='Not Found', url=URL('http://x/a.png')"}}"#;
         let unread = br#"{"message":"Internal server error: Error while loading data data:image/png;base64,AAAA"}"#;
         let unsaid = br#"{"type":"error","error":{"type":"internal_error","message":"Internal processing error"}}"#;
         let not_connected =
@@ -331,6 +332,7 @@ mod tests {
             (500, false, unsaid, Verdict::MayBeTheClients),
             (500, false, gone, Verdict::MayBeTheClients),
             (500, false, late, Verdict::MayBeTheClients),
+            (500, false, not_found, Verdict::MayBeTheClients),
             (500, false, unread, Verdict::MayBeTheClients),
             (501, false, b"", Verdict::Neutral),
             (502, false, b"", Verdict::Fault),
@@ -343,6 +345,8 @@ mod tests {
                 Verdict::BackPressure,
             ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
+            (503, false, br#"{"message":"Request running timeout reached."}"#, Verdict::BackPressure),
+            (503, false, br#"{"message":"Using priority is disabled for this server."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
             (503, false, scaling, Verdict::Busy),
             (503, false, backlog, Verdict::Busy),

@@ -105,6 +105,37 @@ mod tests {
         known.iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
     }
 
+    /// Each that is gone is a client's 404, and each that is new is open to everybody.
+    #[test]
+    fn the_paths_that_are_open_are_these() {
+        let open = [
+            "/v1/*",
+            "/v2/rerank",
+            "/v2/embed",
+            "/tokenize",
+            "/detokenize",
+            "/rerank",
+            "/score",
+            "/pooling",
+            "/classify",
+            "/encode",
+            "/generate",
+            "/invocations",
+            "/version",
+            "/ping",
+            "/get_model_info",
+            "/model_info",
+            "/inference/v1/generate",
+            "/generative_scoring",
+            "/cohere/v2/chat",
+            "/cohere/v2/chat/render",
+            "/vertex_generate",
+        ];
+        assert_eq!(DEFAULT_PATHS, open);
+        let paths = Paths::default();
+        open[1..].iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
+    }
+
     #[test]
     fn engine_controls_are_not_public() {
         let paths = Paths::default();
@@ -130,6 +161,10 @@ mod tests {
             "/v1//pause",
             "/v1/%6coad_lora_adapter",
             "/v1/load_lora_adapter",
+            "/v1/load_lora_adapter/x",
+            "/v1/unload_lora_adapter",
+            "/v1/unload_lora_adapter/x",
+            "/v1/%75nload_lora_adapter",
             "/tokenizer",
             "/v1/./x",
             "/V1/chat",
@@ -150,8 +185,9 @@ mod tests {
         ] {
             assert!(!paths.allow(path.as_bytes()), "{path}");
         }
-        let more = Paths::new(["/metrics", "/v1/load_lora_adapter", "/admin/*"].into_iter());
-        for path in ["/metrics", "/v1/load_lora_adapter", "/admin/x"] {
+        let opened = ["/metrics", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/admin/*"];
+        let more = Paths::new(opened.into_iter());
+        for path in [opened[0], opened[1], opened[2], "/admin/x"] {
             assert!(more.allow(path.as_bytes()), "{path}");
         }
         assert!(!more.allow(b"/admin/../pause"));

@@ -221,8 +221,11 @@ impl Exchange {
 
     fn too_slow(&self, cx: &Context<'_>) -> bool {
         // Once the engine answers, its reply's deadlines bound both.
-        let late = cx.now >= self.upload.until && !self.client_paused && self.phase != Phase::Relay;
-        !self.upload.body.done() && (late || self.upload.crawls(cx))
+        if self.upload.body.done() || self.phase == Phase::Relay {
+            return false;
+        }
+        let late = cx.now >= self.upload.until && !self.client_paused;
+        late || self.upload.crawls(cx)
     }
 
     pub(super) fn hold_back_client(&mut self, cx: &mut Context<'_>) {

@@ -334,6 +334,33 @@ mod tests {
     }
 
     #[test]
+    fn statuses_have_their_names() {
+        for (status, kind_of, reason_of) in [
+            (200, "InternalServerError", "OK"),
+            (204, "InternalServerError", "No Content"),
+            (400, "BadRequestError", "Bad Request"),
+            (401, "AuthenticationError", "Unauthorized"),
+            (403, "PermissionDeniedError", "Forbidden"),
+            (404, "NotFoundError", "Not Found"),
+            (405, "BadRequestError", "Method Not Allowed"),
+            (408, "RequestTimeoutError", "Request Timeout"),
+            (413, "RequestTooLargeError", "Content Too Large"),
+            (417, "BadRequestError", "Expectation Failed"),
+            (429, "RateLimitError", "Too Many Requests"),
+            (431, "BadRequestError", "Request Header Fields Too Large"),
+            (500, "InternalServerError", "Internal Server Error"),
+            (501, "NotImplementedError", "Not Implemented"),
+            (502, "BadGatewayError", "Bad Gateway"),
+            (503, "ServiceUnavailableError", "Service Unavailable"),
+            (504, "GatewayTimeoutError", "Gateway Timeout"),
+            (505, "NotImplementedError", "HTTP Version Not Supported"),
+            (299, "InternalServerError", ""),
+        ] {
+            assert_eq!((kind(status), reason(status)), (kind_of, reason_of), "{status}");
+        }
+    }
+
+    #[test]
     fn head_requests_get_the_length_and_no_body() {
         let mut out = Vec::new();
         write_json(&mut out, 200, b"{}", &[], &ToClient { head_request: true, ..to(true) });

@@ -115,6 +115,30 @@ mod tests {
     }
 
     #[test]
+    fn statuses_have_the_names_that_anthropics_sdks_know() {
+        for (status, kind) in [
+            (400, "invalid_request_error"),
+            (401, "authentication_error"),
+            (403, "permission_error"),
+            (404, "not_found_error"),
+            (405, "invalid_request_error"),
+            (408, "invalid_request_error"),
+            (413, "request_too_large"),
+            (429, "rate_limit_error"),
+            (431, "invalid_request_error"),
+            (500, "api_error"),
+            (501, "api_error"),
+            (502, "api_error"),
+            (503, "overloaded_error"),
+            (504, "api_error"),
+            (505, "api_error"),
+            (529, "overloaded_error"),
+        ] {
+            assert_eq!(anthropic_kind(status), kind, "{status}");
+        }
+    }
+
+    #[test]
     fn each_shape_has_its_fields() {
         let written = |shape, write: fn(&mut Vec<u8>, &ErrorReply)| {
             let mut out = Vec::new();

@@ -15,6 +15,7 @@ on_both_drivers! {
     a_splice_may_be_paused_and_closed
     what_a_cut_splice_leaves_behind_goes_to_nobody_else
     what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else
+    so_many_splices_go_at_once_and_no_more
 }
 
 /// What an owner does: sends on what comes otherwise, and holds back who has nowhere to go.
@@ -213,4 +214,17 @@ fn what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else<D: Driver>(drive
         reader.read();
         assert!(reader.got.len() == bytes.len(), "it has what is another's");
     }
+}
+
+/// A pipe is free again as soon as who had it is closed.
+fn so_many_splices_go_at_once_and_no_more<D: Driver>(driver: D) {
+    const MOST: usize = 64;
+    let mut turns = Turns::new(driver);
+    let (to, _, _reader) = turns.connect();
+    let lines: Vec<_> = (0..=MOST).map(|_| turns.accept()).collect();
+    assert!(lines[..MOST].iter().all(|(from, ..)| turns.driver.splice(*from, to, 10)));
+    assert!(!turns.driver.splice(lines[MOST].0, to, 10), "bytes come as before");
+    turns.driver.close(lines[0].0);
+    turns.settle();
+    assert!(turns.driver.splice(lines[MOST].0, to, 10));
 }

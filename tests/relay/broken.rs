@@ -4,8 +4,8 @@ use warmfront::counters::Text;
 use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
-use crate::client::{chat, post};
-use crate::engine::{Engine, STREAM};
+use crate::client::{chat, post, status};
+use crate::engine::{Engine, LAST, STREAM, gate};
 use crate::front::Front;
 use crate::recorded::recording;
 use crate::wire::End;
@@ -35,6 +35,35 @@ fn a_broken_stream_says_so() {
         assert_eq!(reply.text().contains(told), is_told, "{piece:?}: {:?}", reply.text());
         assert!(!reply.text().contains("[DONE]") && (!is_told || reply.text().ends_with("\n\n")));
         assert_eq!((client.ends(), front.count(Count::ToldInStream)), (End::Fin, u64::from(is_told)));
+        front.settles();
+    }
+}
+
+/// One that ends with its connection goes on in chunks of ours, between which an event can stand; who reads no chunks
+/// would take it for the stream's end, and has a reset.
+#[test]
+fn a_broken_stream_without_chunks_says_so_to_who_reads_them() {
+    for (version, piece, is_told, end) in
+        [("1.1", "9\r\ndata: a\n\n\r\n", true, End::Fin), ("1.0", "data: a\n\n", false, End::Reset)]
+    {
+        let (open, wait) = gate();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send("HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: a\n\n");
+            wait();
+            connection.reset();
+        });
+        let front = Front::with(&[engine.address], |options| options.rules.stream_error_event = true);
+        let mut client = front.connect();
+        client.send(format!("POST /v1/chat/completions HTTP/{version}\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"));
+        assert_eq!(status(&client.head()), 200);
+        assert_eq!(client.bytes(piece.len()), piece.as_bytes());
+        open.send(()).unwrap();
+        let (rest, ended) = client.rest();
+        let rest = String::from_utf8(rest).unwrap();
+        assert_eq!((rest.contains("The engine broke off"), ended), (is_told, end), "HTTP/{version}: {rest:?}");
+        assert!(rest.is_empty() != is_told && !rest.ends_with(LAST), "HTTP/{version}: {rest:?}");
+        assert_eq!(front.count(Count::ToldInStream), u64::from(is_told));
         front.settles();
     }
 }

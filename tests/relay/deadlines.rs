@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Gauge};
 use warmfront::exchange::Rules;
 use warmfront::limits::Limits;
 use warmfront::policy::Policy;
@@ -357,6 +357,24 @@ fn connections_beyond_the_most_wait() {
     let limits = Limits { connections_max: 4, ..Limits::default() };
     front.published.publish_rules(Rules { limits, ..Rules::default() });
     assert_eq!(waiting.reply().status, 200);
+}
+
+/// Beyond the most that are kept idle, a connection to an engine ends with its request.
+#[test]
+fn connections_to_an_engine_beyond_the_most_are_not_kept() {
+    let (open, wait) = gate();
+    let engine = Engine::gated(wait);
+    let front = limited(&engine, |limits| (limits.idle_upstreams_max, limits.upstream_idle_timeout_ms) = (2, 60_000));
+    let mut clients: Vec<Client> = (0..6).map(|_| front.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/v1/a")));
+    front.until("all six", |_| engine.executions() == 6);
+    (0..8).for_each(|_| open.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    front.settles();
+    let shard = front.stats.shard(0);
+    front.until("those that are kept", |_| shard.gauge(Gauge::Upstreams) == 2);
+    assert!((0..2).all(|_| front.ask(get("/v1/a")).status == 200));
+    assert_eq!(engine.connections(), 6);
 }
 
 /// Told to drain, the front finishes what runs, says that connections end, and takes no new ones.

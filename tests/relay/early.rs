@@ -4,8 +4,11 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::client::{get, post};
-use crate::engine::{Engine, ok};
+use warmfront::counters::stats::Count;
+use warmfront::limits::Limits;
+
+use crate::client::{get, post, status};
+use crate::engine::{Engine, LAST, STREAM, TOKEN, ok};
 use crate::front::{Front, Options};
 use crate::tries::in_one_of;
 use crate::wire::End;
@@ -130,4 +133,39 @@ fn who_answers_before_it_has_all_is_asked_nothing_more_there() {
     // Where nothing was early the connection is kept.
     assert_eq!(front.ask(get("/v1/b")).text(), "2");
     front.settles();
+}
+
+/// From then on its reply's deadlines bound both: what is still to be sent may come late, and slowly.
+#[test]
+fn an_answer_that_has_begun_is_not_cut_for_a_slow_upload() {
+    let engine = Engine::run(|mut connection| {
+        while let Some(head) = connection.head() {
+            connection.send([STREAM, TOKEN].concat());
+            connection.body(head);
+            connection.send([TOKEN, LAST].concat());
+        }
+    });
+    let changes: [(&str, fn(&mut Limits)); 2] =
+        [("late", |limits| limits.upload_timeout_ms = 400), ("slowly", |limits| limits.upload_grace_ms = 400)];
+    for (what, change) in changes {
+        let front = Front::with(&[engine.address], |options| change(&mut options.rules.limits));
+        let begins = || {
+            let mut client = front.connect();
+            client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nhalf");
+            let begun = status(&client.head());
+            if begun == 200 {
+                std::thread::sleep(Duration::from_millis(500));
+                for rest in ["+", "+"] {
+                    let before = front.count(Count::BytesIn);
+                    client.send(rest);
+                    front.until("it has that", |front| front.count(Count::BytesIn) > before);
+                }
+                assert_eq!(client.chunks(), [9, 9], "{what}");
+            }
+            begun
+        };
+        // An engine that is stopped before it answers is too late itself: hardly in each of five tries.
+        in_one_of(5, what, 200, begins);
+        front.settles();
+    }
 }

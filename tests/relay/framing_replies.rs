@@ -320,6 +320,13 @@ fn interim_replies_pass() {
     client.send(get("/v1/a"));
     let statuses: Vec<_> = (0..4).map(|_| client.reply().status).collect();
     assert_eq!(statuses, [103, 103, 103, 200]);
+    // With 100, which counts among them, as many as may be.
+    let engine = script(7);
+    let front = Front::start(&[engine.address]);
+    let mut client = front.connect();
+    client.send(get("/v1/a"));
+    let statuses: Vec<_> = (0..8).map(|_| client.reply().status).collect();
+    assert_eq!(statuses, [103, 103, 103, 103, 103, 103, 103, 200]);
     let engine = script(8);
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();

@@ -1,5 +1,7 @@
 //! What the front answers itself, which pool a request goes to, and what it adds to what passes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
@@ -7,7 +9,7 @@ use warmfront::policy::Policy;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::client::{chat, chunked, get, post};
-use crate::engine::{Engine, HELLO, ok};
+use crate::engine::{Engine, HELLO, gate, ok};
 use crate::front::{Front, republish};
 
 pub fn with_models(front: &Front, keys: &[&str]) {
@@ -38,6 +40,18 @@ fn models_are_answered_here() {
     client.send("HEAD /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n");
     client.head();
     assert!(client.is_silent(100));
+}
+
+/// Where some are left out for want of a key, a model that is not listed may be one of them: an engine says so.
+#[test]
+fn a_model_that_may_be_hidden_is_the_engines_to_answer() {
+    let engine = Engine::answering(ok("the engine's"));
+    let front = Front::start(&[engine.address]);
+    with_models(&front, &[]);
+    front.until("the models", |front| front.ask(get("/v1/models/other")).status == 404);
+    republish(&front, |snapshot| snapshot.models_answer.hides_some = true);
+    front.until("that some are hidden", |front| front.ask(get("/v1/models/other")).text() == "the engine's");
+    assert_eq!(front.ask(get("/v1/models/org/m")).text(), "{\"id\":\"org/m\"}");
 }
 
 /// Who shows a key that the engines are known to take is answered here; the engines judge all others.
@@ -162,6 +176,42 @@ fn each_pool_goes_round_by_itself() {
         assert_eq!([client.ask(chat("a", "hi")).status, client.ask(chat("b", "hi")).status], [200, 200]);
     }
     assert_eq!(engines.each_ref().map(Engine::executions), [10, 5, 5]);
+}
+
+/// And is counted as sent past its home, where that has as many as it may.
+#[test]
+fn who_is_sent_past_a_home_is_counted() {
+    let (open, wait) = gate();
+    let wait = Arc::new(wait);
+    let engines = [(); 2].map(|()| {
+        let wait = Arc::clone(&wait);
+        Engine::gated(move || wait())
+    });
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.settings.policy = Policy::PrefixHash;
+        // A bound of one where nothing, or one other, is in flight.
+        (options.settings.load_percent, options.settings.load_slack) = (100, 0);
+    });
+    let executed = || engines.iter().map(Engine::executions).sum::<usize>();
+    let mut clients = Vec::new();
+    for spilled in [0, 1] {
+        let mut client = front.connect();
+        client.send(chat("tiny-llama", "hi"));
+        clients.push(client);
+        front.until("its engine has it", |_| executed() == clients.len());
+        assert_eq!(front.count(Count::Spilled), spilled);
+    }
+    assert_eq!(engines.each_ref().map(Engine::executions), [1, 1]);
+    (0..10).for_each(|_| open.send(()).unwrap());
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    for other in 0..8 {
+        front.settles();
+        assert_eq!(front.ask(chat("tiny-llama", &format!("hi, {other}"))).status, 200);
+    }
+    let opened = engines.iter().map(Engine::connections).sum::<usize>() as u64;
+    let counted = [Count::Spilled, Count::UpstreamOpened, Count::UpstreamReused].map(|event| front.count(event));
+    assert_eq!(counted, [1, opened, 10 - opened]);
+    front.settles();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use warmfront::config::{Config, PriorityFirst};
-use warmfront::counters::stats::{Count, Shadowed};
+use warmfront::counters::stats::{Count, Shadowed, Timing};
 use warmfront::counters::{Credential, Realm};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing, ShadowPolicy};
@@ -351,6 +351,11 @@ fn a_full_queue_says_when_to_come_back() {
     assert!((1..=60).contains(&seconds));
     assert!(refused.text().contains("as many requests as may wait"), "{}", refused.text());
     assert_eq!((stage.waiting(), stage.front.count(Count::QueueFull), stage.sent()), (1, 1, 1));
+    // In the words of each API.
+    let asked = String::from_utf8(prompt("fourth", 800, "")).unwrap();
+    let refused = stage.front.ask(asked.replacen("/v1/chat/completions", "/v1/messages", 1));
+    let told: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!((refused.status, told["error"]["type"].as_str()), (429, Some("rate_limit_error")));
     stage.settles();
 }
 
@@ -410,6 +415,8 @@ fn records_say_how_long_each_waited() {
     for (id, least) in [("second", 390_000), ("third", 290_000), ("fourth", 90_000)] {
         assert!(waited(id).is_some_and(|waited| (least..20_000_000).contains(&waited)), "{id}: {:?}", waited(id));
     }
+    let waits = stage.front.stats.timing(0, Timing::Queue);
+    assert_eq!((waits.count(), Some(waits.sum)), (1, waited("second")), "of those who went");
     stage.settles();
 }
 

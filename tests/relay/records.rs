@@ -11,8 +11,9 @@ use warmfront::scan::Api;
 
 use crate::client::{get, post};
 use crate::endings::{self, answering};
-use crate::engine::{Engine, HELLO, STREAM};
-use crate::front::{Front, Options};
+use crate::engine::{Engine, HELLO, STREAM, reporting};
+use crate::front::{Front, Options, PATIENCE};
+use crate::wire;
 
 /// A front whose log is on.
 fn logging(engines: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
@@ -143,6 +144,52 @@ fn bytes_that_pass_unseen_are_counted() {
     let [record] = told_all(&front, "the reply");
     assert_eq!((record.reply_bytes, record.streamed), (LEN as u64, false));
     assert!(front.count(Count::BytesSpliced) > 0);
+}
+
+/// Of what passes as it comes, of what is written anew, and of what passes inside the kernel.
+#[test]
+fn bytes_are_counted_as_both_sides_see_them() {
+    const LEN: usize = 3_000_000;
+    let audio = format!("HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: {LEN}\r\n");
+    let json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n";
+    let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n";
+    let events = "9\r\ndata: a\n\n\r\n".repeat(3) + "0\r\n\r\n";
+    let asks = |line: &str, rest: &str| format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{rest}");
+    for (request, ends_with, head, body, is_spliced) in [
+        (asks("GET /v1/a", "\r\n"), "\r\n\r\n", &*audio, "x".repeat(LEN), true),
+        (asks("POST /v1/a", "Content-Length: 5\r\n\r\n{ \"\"}"), "{ \"\"}", json, "{}".into(), false),
+        (
+            asks("POST /v1/a", "Transfer-Encoding: chunked\r\n\r\n4;x\r\n{ }~\r\n0\r\n\r\n"),
+            "\r\n0\r\n\r\n",
+            stream,
+            events,
+            false,
+        ),
+    ] {
+        let reply = format!("{head}connection: close\r\n\r\n{body}");
+        let told = reply.clone();
+        let (engine, got) = reporting(move |mut connection, got| {
+            let mut bytes = Vec::new();
+            while let Some(byte) = connection.bytes(1).pop() {
+                bytes.push(byte);
+                if bytes.ends_with(ends_with.as_bytes()) {
+                    connection.send(&told);
+                }
+            }
+            got.send(bytes.len()).unwrap();
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        client.send(&request);
+        let (answer, end) = client.rest();
+        assert_eq!(end, wire::End::Fin);
+        let seen = [request.len(), answer.len(), got.recv_timeout(PATIENCE).unwrap(), reply.len()];
+        let counted = [Count::BytesIn, Count::BytesOut, Count::UpstreamBytesOut, Count::UpstreamBytesIn];
+        assert_eq!(counted.map(|event| front.count(event)), seen.map(|len| len as u64), "{request}");
+        assert_eq!(front.count(Count::BytesSpliced) > 0, is_spliced);
+        assert!(answer.len() > body.len());
+        front.settles();
+    }
 }
 
 /// Nobody reads the records: requests are served on, the first are kept and the others counted.

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use warmfront::counters::stats::{Count, Gauge};
 use warmfront::counters::{Credential, Realm};
+use warmfront::exchange::Rules;
 use warmfront::index::Figures;
+use warmfront::limits::Limits;
 use warmfront::policy::{Policy, PoolId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -19,6 +21,7 @@ const NONE: &str = "";
 /// Its engine answers when it is told to.
 const WAITS: &str = "x-waits: 1\r\n";
 const KEY_WANTED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 24\r\n\r\n{\"error\":\"Unauthorized\"}";
+const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}";
 
 struct Scene {
     engine: Engine,
@@ -29,6 +32,11 @@ struct Scene {
 impl Scene {
     /// One engine that lets in who shows a key that begins so, before a front that has not heard of keys yet, or has.
     fn new(begins: &'static str, asks_keys: bool) -> Scene {
+        Scene::judging("authorization", begins, KEY_WANTED, asks_keys)
+    }
+
+    /// The same of the key in this field; what it says to others.
+    fn judging(field: &'static str, begins: &'static str, refusal: &'static str, asks_keys: bool) -> Scene {
         let (answer, told) = mpsc::channel::<()>();
         let told = Arc::new(Mutex::new(told));
         let engine = Engine::run(move |mut connection| {
@@ -36,8 +44,8 @@ impl Scene {
                 if request.head.get("x-waits").is_some() {
                     let _ = told.lock().unwrap().recv_timeout(PATIENCE);
                 }
-                let shown = request.head.get("authorization").unwrap_or_default();
-                connection.send(if shown.starts_with(begins) { ok("{}") } else { KEY_WANTED.into() });
+                let shown = request.head.get(field).unwrap_or_default();
+                connection.send(if shown.starts_with(begins) { ok("{}") } else { refusal.into() });
             }
         });
         let front = Front::with(&[engine.address], |options| {
@@ -91,9 +99,9 @@ fn text(name: &str, bytes: usize) -> String {
 /// What is refused is taken back, and what went for it while it was noted would stay gone.
 #[test]
 fn many_at_once_without_a_key_drive_nothing_out_of_a_full_index() {
-    for shown in [BAD, NONE] {
-        let scene = Scene::new("Bearer good", false);
-        assert_eq!(scene.ask(shown, "hello"), 401);
+    for (shown, refusal, status) in [(BAD, KEY_WANTED, 401), (NONE, KEY_WANTED, 401), (BAD, FORBIDDEN, 403)] {
+        let scene = Scene::judging("authorization", "Bearer good", refusal, false);
+        assert_eq!(scene.ask(shown, "hello"), status);
         for part in 0..6 {
             assert_eq!(scene.ask(GOOD, &text(&format!("part {part}"), 60_000)), 200);
         }
@@ -103,12 +111,62 @@ fn many_at_once_without_a_key_drive_nothing_out_of_a_full_index() {
         assert!(known > 9_000 && before.blocks == before.capacity, "{known}, {before:?}");
         let mut crowd: Vec<Client> =
             (0..16).map(|at| scene.begins(shown, &text(&format!("crowd {at}"), 30_000))).collect();
-        assert_eq!(scene.figures(), before);
+        assert_eq!(scene.figures(), before, "{status}");
         crowd.iter().for_each(|_| scene.answer.send(()).unwrap());
-        assert!(crowd.iter_mut().all(|client| client.reply().status == 401));
+        assert!(crowd.iter_mut().all(|client| client.reply().status == status));
         scene.front.settles();
         assert_eq!((scene.held(&old), scene.figures().evicted), (known, before.evicted));
     }
+}
+
+/// And it is the first of them that counts: a key that is known from elsewhere does not stand for the one that is judged.
+#[test]
+fn a_key_is_known_by_the_field_in_which_it_is_shown() {
+    let fields = ["authorization", "x-api-key", "api-key"];
+    for (place, field) in fields.into_iter().enumerate() {
+        let scene = Scene::judging(field, "good", KEY_WANTED, true);
+        let (good, guessed) = (format!("{field}: good\r\n"), format!("{field}: guessed\r\n"));
+        assert_eq!(scene.ask(&good, &text("first", 20_000)), 200);
+        let before = scene.figures();
+        let behind = fields[place + 1..].iter().map(|later| format!("{later}: good\r\n{guessed}"));
+        for (at, shown) in std::iter::once(guessed.clone()).chain(behind).enumerate() {
+            assert_eq!(scene.ask(&shown, &text(&format!("guessed {at}"), 20_000)), 401);
+            assert_eq!(scene.figures(), before, "{shown}");
+        }
+        let _known = scene.begins(&good, &text("second", 20_000));
+        assert!(scene.figures().blocks >= before.blocks + 78, "{field}");
+        scene.answer.send(()).unwrap();
+        scene.front.settles();
+    }
+}
+
+/// What is kept of a prompt until its engine answers is on the same account as bodies; where there is no room for it
+/// beside them nothing is learnt of the prompt, and its request goes on as any other.
+#[test]
+fn a_stranger_whose_prompt_has_no_room_is_served_all_the_same() {
+    const PROMPT: usize = 400_000;
+    // The links of two such prompts, and not of three.
+    const BESIDE: u64 = 32_000;
+    let scene = Scene::new("Bearer good", true);
+    let limits = Limits { budget_bytes: PROMPT + BESIDE as usize, ..Limits::default() };
+    scene.front.published.publish_rules(Rules { limits, ..Rules::default() });
+    let shard = scene.front.stats.shard(0);
+    let crowd: Vec<Client> = (0..4)
+        .map(|at| {
+            let client = scene.begins(BAD, &text(&format!("crowd {at}"), PROMPT));
+            let sent_in = shard.turns();
+            let is_gone = || shard.turns() > sent_in && shard.gauge(Gauge::HeldBytes) < PROMPT as u64;
+            scene.front.until("its body to be held no more", |_| is_gone());
+            client
+        })
+        .collect();
+    let held = shard.gauge(Gauge::HeldBytes);
+    assert!((BESIDE / 2..BESIDE).contains(&held), "{held}");
+    for mut client in crowd {
+        scene.answer.send(()).unwrap();
+        assert_eq!(client.reply().status, 401);
+    }
+    scene.front.settles();
 }
 
 /// The first of them when its engine answers, as all are whom their engine may refuse; however long that takes, and
@@ -249,10 +307,12 @@ fn what_strangers_send_moves_no_means() {
 /// they can guess which ones are.
 #[test]
 fn a_stranger_is_not_told_which_models_there_are() {
+    const FORBIDDEN_KEY: &str = "Bearer of another";
     fn lenient(mut connection: Connection) {
         while let Some(request) = connection.request() {
-            let good = request.head.get("authorization").unwrap_or_default().starts_with("Bearer good");
-            connection.send(if good { ok("{}") } else { KEY_WANTED.into() });
+            let shown = request.head.get("authorization").unwrap_or_default();
+            let refusal = if shown == FORBIDDEN_KEY { FORBIDDEN } else { KEY_WANTED };
+            connection.send(if shown.starts_with("Bearer good") { ok("{}") } else { refusal.into() });
         }
     }
     let engines = [Engine::run(lenient), Engine::run(lenient)];
@@ -267,6 +327,8 @@ fn a_stranger_is_not_told_which_models_there_are() {
         let reply = asked(model, BAD);
         assert_eq!((reply.status, &*reply.text()), (401, r#"{"error":"Unauthorized"}"#), "{model}");
     }
+    assert_eq!(asked("third", &format!("Authorization: {FORBIDDEN_KEY}\r\n")).status, 403);
+    front.settles();
     assert_eq!(front.count(Count::StrangersUnknownModel), 0, "engines are asked what they serve for who is let in");
     // Not even where its engine does not look at the name.
     assert_eq!([asked("third", GOOD), asked("third", OTHER)].map(|reply| reply.status), [404; 2]);

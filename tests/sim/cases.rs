@@ -563,6 +563,8 @@ fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
         let mut courses = [0, 1].map(|_| Course::new(true, &rules, began));
         let mut hung = None;
         let mut served = 0;
+        let left_waiting = || statics(1).stats.total(Count::UpstreamFaultLeftWaiting);
+        let before = left_waiting();
         // The same session, and then new ones until the engine is known.
         for turn in 0..12 {
             let request = prompt(true, 100 + if turn < 4 { 0 } else { 10 * turn });
@@ -585,6 +587,7 @@ fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
         let hung = hung.expect("one was asked");
         assert!(served > 0, "{policy:?}: nailed to it");
         assert_eq!(outcomes.read(hung as u16).in_a_row, 3, "{policy:?}");
+        assert_eq!(left_waiting() - before, 3, "{policy:?}");
         for (slot, course) in courses.iter_mut().enumerate() {
             course.probed(Ok(()), true, &rules, began);
             course.looked(outcomes.read(slot as u16), true, &rules, began);
