@@ -114,7 +114,7 @@ impl<'a> Against<'a> {
         let Against { question, config, .. } = *self;
         let mut scan = Box::new(Scan::new());
         let model = model_of(&mut scan, question, &config.routing);
-        let in_query = || model_in_query(question.path.as_bytes(), Some(scan.facts()), self.snapshot);
+        let in_query = || model_in_query(|| question.path.as_bytes(), Some(scan.facts()), self.snapshot);
         let model = model.or_else(in_query);
         let pool = self.pool(&scan, model.as_deref());
         // What a policy that looks on asks for besides is no matter of this choice.

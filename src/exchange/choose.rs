@@ -100,7 +100,7 @@ impl Exchange {
 
     /// With another protocol the query may name what is no model here, too.
     fn model_asked_for(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
-        let (_, target) = http::method_and_target(&self.upload.held);
+        let target = || http::method_and_target(&self.upload.held).1;
         let model = model_in_query(target, facts, snapshot)?;
         let is_known = || matches!(snapshot.select(Some(&model)), Selected::Pool(_));
         (self.asked.offers.is_none() || is_known()).then_some(model)
@@ -224,12 +224,16 @@ impl Exchange {
 
 /// What has no body to name a model in, or names none there, may do so in the query where there are several:
 /// `/v1/realtime?model=ID`, as OpenAI has it.
-pub fn model_in_query(target: &[u8], facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
+pub fn model_in_query<'t>(
+    target: impl FnOnce() -> &'t [u8],
+    facts: Option<&Facts>,
+    snapshot: &Snapshot,
+) -> Option<Vec<u8>> {
     let in_body = |facts: &Facts| facts.model_over() || facts.model().is_some_and(|name| !name.is_empty());
     if snapshot.single_pool() || facts.is_some_and(in_body) {
         return None;
     }
-    let model = http::percent_decoded(http::query_value(target, b"model")?);
+    let model = http::percent_decoded(http::query_value(target(), b"model")?);
     (!model.is_empty()).then_some(model)
 }
 

@@ -108,6 +108,26 @@ pub fn token_end(bytes: &[u8], from: usize) -> usize {
     run_end(&TOKEN, bytes, at)
 }
 
+/// `run_end(&TARGET, ..)`, eight bytes a step.
+#[inline]
+pub fn target_end(bytes: &[u8], from: usize) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = ONES * 0x80;
+    let mut at = from;
+    while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*eight);
+        let low = word & !HIGHS;
+        // The highest bit of each byte: whether it is visible. 0x7f is not.
+        let visible = (low + ONES * (0x80 - 0x21)) & !(low + ONES) & !word;
+        let others = !visible & HIGHS;
+        if others != 0 {
+            return at + (others.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    run_end(&TARGET, bytes, at)
+}
+
 /// `run_end(&VALUE, ..)`, eight bytes a step: values are most of a head.
 #[inline]
 pub fn value_end(bytes: &[u8], from: usize) -> usize {
@@ -175,6 +195,8 @@ mod tests {
                         for from in 0..3.min(len) {
                             assert_eq!(value_end(&bytes, from), run_end(&VALUE, &bytes, from), "{bytes:?} from {from}");
                             assert_eq!(token_end(&bytes, from), run_end(&TOKEN, &bytes, from), "{bytes:?} from {from}");
+                            let target = run_end(&TARGET, &bytes, from);
+                            assert_eq!(target_end(&bytes, from), target, "{bytes:?} from {from}");
                         }
                     }
                 }
@@ -189,6 +211,7 @@ mod tests {
                 let bytes = [b'a', first, second, b'b', b'c', b'd', b'e', b'f', b'g'];
                 assert_eq!(value_end(&bytes, 0), run_end(&VALUE, &bytes, 0), "{first:#x} {second:#x}");
                 assert_eq!(token_end(&bytes, 0), run_end(&TOKEN, &bytes, 0), "{first:#x} {second:#x}");
+                assert_eq!(target_end(&bytes, 0), run_end(&TARGET, &bytes, 0), "{first:#x} {second:#x}");
             }
         }
     }

@@ -4,7 +4,7 @@
 //! A head that is not all there yet is [`Status::Partial`]: parse again when more has come. Each verdict
 //! falls at the first byte that decides it, so cutting the input elsewhere never changes it.
 
-use super::class::{self, TARGET, TOKEN};
+use super::class;
 use super::fields::{FieldTable, Fields, Known, LARGE, Parsed, bad_head, line_break, parse_fields};
 use super::reply::{Cause, Fault, Refusal};
 use super::target;
@@ -132,9 +132,9 @@ pub fn parse_response<'a>(
 /// (RFC 9110, 9.3.2), and each API has errors of its own.
 pub fn method_and_target(bytes: &[u8]) -> (&[u8], &[u8]) {
     let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
-    let (method, rest) = line.split_at(class::run_end(&TOKEN, line, 0).min(line.len()));
+    let (method, rest) = line.split_at(class::token_end(line, 0).min(line.len()));
     let target = rest.strip_prefix(b" ").unwrap_or_default();
-    (method, target.get(..class::run_end(&TARGET, target, 0)).unwrap_or_default())
+    (method, target.get(..class::target_end(target, 0)).unwrap_or_default())
 }
 
 /// Method and path, without its query, of a request whose line is whole, whatever is wrong with the rest: for a log,
@@ -173,14 +173,14 @@ fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
         },
         _ => 0,
     };
-    let method_end = class::run_end(&TOKEN, bytes, start);
+    let method_end = class::token_end(bytes, start);
     match bytes.get(method_end) {
         None => return Ok(None),
         Some(b' ') if method_end > start => {}
         Some(_) => return Err(bad_head("the request line does not begin with a method and one space")),
     }
     let target_start = method_end + 1;
-    let target_end = class::run_end(&TARGET, bytes, target_start);
+    let target_end = class::target_end(bytes, target_start);
     match bytes.get(target_end) {
         None => return Ok(None),
         Some(b' ') if target_end > target_start => {}

@@ -22,8 +22,7 @@ const CATCHING_UP: u32 = 512;
 impl<D: Driver> Shard<D> {
     /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel
     /// tells of what came meanwhile by and by, or not at once, and who was in time is not to be given up for that.
-    pub(super) fn stood_still(&mut self, slept: Micros) -> bool {
-        let now = self.driver.now();
+    pub(super) fn stood_still(&mut self, now: Micros, slept: Micros) -> bool {
         let stood_still = now > self.desk.now + slept + STANDSTILL;
         if stood_still {
             self.catches_up.get_or_insert(CATCHING_UP);

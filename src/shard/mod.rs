@@ -239,8 +239,9 @@ impl<D: Driver> Shard<D> {
         if self.desk.lender.shadows.any() {
             self.look_at_shadows();
         }
-        let mut quiet = !self.stood_still(sleep);
-        self.begin_turn();
+        let now = self.driver.now();
+        let mut quiet = !self.stood_still(now, sleep);
+        self.begin_turn(now);
         // They count where it is decided who keeps the connections that come next.
         self.doing.begin(Doing::Accepts);
         self.take_in();
@@ -274,8 +275,8 @@ impl<D: Driver> Shard<D> {
     }
 
     /// What holds for all of this turn: the instant, the fleet, the rules.
-    fn begin_turn(&mut self) {
-        self.desk.now = self.driver.now();
+    fn begin_turn(&mut self, now: Micros) {
+        self.desk.now = now;
         self.desk.stats.beat();
         self.desk.leaving = self.process.leaving();
         let snapshot = self.reader.load();

@@ -275,7 +275,7 @@ impl Ring {
         let args = SubmitArgs::new().timespec(&spec);
         let mut want = usize::from(!timeout.is_zero());
         for _ in 0..FRUITLESS_MAX {
-            let entered = if want > 0 { self.sleep(&args) } else { self.ring.submitter().submit() };
+            let entered = if want > 0 { self.sleep(&args) } else { self.hand_over() };
             if let Err(error) = entered
                 && !passes(&error)
             {
@@ -302,6 +302,17 @@ impl Ring {
         flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
         // SAFETY: the ring was set up here, and the arguments outlive the call.
         unsafe { self.ring.submitter().enter(queued, 1, flags.bits(), Some(args)) }
+    }
+
+    /// Hands over what is queued, and lets the kernel complete what it put off; where neither is there, it is not
+    /// called.
+    fn hand_over(&mut self) -> io::Result<usize> {
+        let queue = self.ring.submission();
+        if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+            return Ok(0);
+        }
+        drop(queue);
+        self.ring.submitter().submit()
     }
 
     /// Whether something happened that the kernel has not made completions of yet: it does that in an enter, and since

@@ -44,6 +44,14 @@ impl Isa for Avx512 {
         unsafe { _mm512_cmplt_epu8_mask(block, _mm512_set1_epi8(byte as i8)) }
     }
 
+    /// Flipped in one bit the quote stands behind the control characters, and the space away from them.
+    #[inline(always)]
+    fn ends(self, block: __m512i) -> u64 {
+        // SAFETY: see above.
+        let flipped = unsafe { _mm512_xor_si512(block, _mm512_set1_epi8((b'"' ^ b' ') as i8)) };
+        self.below(flipped, b' ' + 1)
+    }
+
     #[inline(always)]
     fn with_bit(self, block: __m512i, bit: u8) -> __m512i {
         // SAFETY: see above.
@@ -56,9 +64,10 @@ impl Isa for Avx512 {
         unsafe {
             let (low, high) = (self.load(&PLAIN_LOW), self.load(&PLAIN_HIGH));
             let plain = _mm512_permutex2var_epi8(low, block, high);
-            // The table has 128 places: bytes beyond them find those of others.
-            let unknown = _mm512_testn_epi8_mask(plain, plain) | _mm512_movepi8_mask(block);
-            (_mm512_mask_mov_epi8(block, escaped, plain), unknown & escaped)
+            // What stands for something is above zero and, as it is ASCII, not above 128. The table has 128 places:
+            // bytes beyond them find those of others.
+            let beyond = _mm512_and_si512(block, _mm512_set1_epi8(i8::MIN));
+            (_mm512_mask_mov_epi8(block, escaped, plain), _mm512_mask_cmple_epu8_mask(escaped, plain, beyond))
         }
     }
 

@@ -37,7 +37,9 @@ impl Prompt {
         let mut root = root;
         for section in [Section::Tools, Section::System, Section::Main] {
             let state = &self.sections[section as usize];
-            state.digest.each_prefix(|prefix| {
+            let left = self.links_max - chain.len();
+            chain.extend(state.digest.prefixes().iter().take(left).map(|prefix| linked(root, *prefix)));
+            state.digest.each_staged_prefix(|prefix| {
                 if chain.len() < self.links_max {
                     chain.push(linked(root, prefix));
                 }
