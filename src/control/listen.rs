@@ -10,7 +10,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::client::{Answer, Call, Client};
-use super::hearing::Hearing;
+use super::hearing::{Computed, Hearing};
 use super::keeper::Keeper;
 use super::lasting;
 use super::saved::Heard;
@@ -59,6 +59,8 @@ pub struct ToHear {
     pub blocks: u32,
     /// What a mirror of them is made for.
     pub blocks_max: u32,
+    /// What it has computed, where it counts that.
+    pub computed: Option<Computed>,
     /// What an earlier process of ours knew of it, until it is used.
     pub remembered: Arc<Mutex<Option<Heard>>>,
 }
@@ -360,6 +362,7 @@ mod tests {
             began: None,
             blocks: 0,
             blocks_max: 100,
+            computed: None,
             remembered: Arc::default(),
         };
         let mut listener = Listener::new(Arc::clone(&keeper), 0);
