@@ -36,7 +36,14 @@ fn a_panic_tells_its_place_and_not_its_message() {
     let prompt = String::from("my secret prompt");
     let thread = std::thread::Builder::new().name("shard-7".into());
     assert!(thread.spawn(move || panic!("cannot read {prompt}")).unwrap().join().is_err());
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let said = || String::from_utf8(std::mem::take(&mut *log.0.lock().unwrap())).unwrap();
+    let text = said();
     assert!(text.contains("tests/panics.rs:") && text.contains("shard-7"), "{text}");
+    assert!(text.contains("its thread"), "{text}");
     assert!(!text.contains("secret") && !text.contains("cannot read"), "{text}");
+    // Control's thread goes on.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert!(runtime.block_on(async { tokio::spawn(async { panic!("cannot read either") }).await.is_err() }));
+    let text = said();
+    assert!(text.contains("its task") && !text.contains("cannot read"), "{text}");
 }

@@ -57,7 +57,12 @@ pub(super) async fn first_lists(
             asked.spawn(first_list(upstream.clone(), key.clone(), *address, config.control.clone()));
         }
     }
-    asked.join_all().await.into_iter().flatten().collect()
+    let mut lists = Vec::new();
+    while let Some(list) = asked.join_next().await {
+        // What panics on an answer has learnt nothing.
+        lists.extend(list.ok().flatten());
+    }
+    lists
 }
 
 async fn first_list(

@@ -7,6 +7,7 @@ mod batch;
 mod notes;
 mod said;
 mod settle;
+mod silence;
 mod socket;
 mod tick;
 
@@ -28,6 +29,8 @@ use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
 use notes::Owed;
+pub use silence::Computed;
+use silence::Silence;
 use socket::{Course, Socket};
 
 /// What is known of one engine, by its own word.
@@ -67,12 +70,15 @@ struct Inner {
     lag: f64,
     /// When its last batch came, in seconds since 1970; 0: none did.
     came: f64,
+    silence: Silence,
     /// It was said that a socket cannot be connected with: of each of these strangers, and once of whatever else.
     said_unheard: Vec<Option<IpAddr>>,
     /// And that it tells of no layers that see all of a prompt.
     is_said_partial: bool,
     /// And that some of what it tells cannot be read.
     is_said_unread: bool,
+    /// And that it tells nothing.
+    is_said_silent: bool,
 }
 
 /// One engine rank.
@@ -129,9 +135,11 @@ impl Hearing {
             owed: Owed::default(),
             lag: 0.0,
             came: 0.0,
+            silence: Silence::default(),
             said_unheard: Vec::new(),
             is_said_partial: false,
             is_said_unread: false,
+            is_said_silent: false,
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);

@@ -285,12 +285,12 @@ async fn rung(bell: Option<Arc<Notify>>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::publish::Process;
 
     /// One for tests of its parts; nobody is asked yet where the engines are.
-    pub(super) fn keeper(config: Config) -> Arc<Keeper> {
+    pub(in crate::control) fn keeper(config: Config) -> Arc<Keeper> {
         let config = Arc::new(config);
         let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
         let published = Published::leak(fleet.snapshot());

@@ -10,8 +10,9 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::client::{Answer, Call, Client};
-use super::hearing::Hearing;
+use super::hearing::{Computed, Hearing};
 use super::keeper::Keeper;
+use super::lasting;
 use super::saved::Heard;
 use crate::config::KvEvents;
 use crate::fleet::EndpointId;
@@ -58,6 +59,8 @@ pub struct ToHear {
     pub blocks: u32,
     /// What a mirror of them is made for.
     pub blocks_max: u32,
+    /// What it has computed, where it counts that.
+    pub computed: Option<Computed>,
     /// What an earlier process of ours knew of it, until it is used.
     pub remembered: Arc<Mutex<Option<Heard>>>,
 }
@@ -182,6 +185,11 @@ impl Ears {
         });
     }
 
+    /// Whether one of those that are to hear on for ever has ended.
+    fn has_fallen(&mut self) -> bool {
+        self.sockets.iter_mut().any(|socket| socket.try_join_next().is_some())
+    }
+
     /// Where it publishes now, while it is not heard: who started it again may have given it other ports.
     async fn asked_anew(&mut self, client: &Client) -> Option<Result<Vec<Settings>, String>> {
         let is_told = self.wanted.configured.is_none();
@@ -196,74 +204,113 @@ impl Ears {
 
 /// Listens to the engine at `place` for as long as that is wanted, for ever.
 pub async fn listen(keeper: Arc<Keeper>, place: usize) {
-    let client = Client::default();
-    let mut ears: Option<Ears> = None;
-    let mut said = None;
-    loop {
-        let wanted = keeper.fleet().to_hear(place);
+    let engine = name(&keeper, place);
+    let begin = || {
+        let mut listener = Listener::new(Arc::clone(&keeper), place);
+        async move {
+            loop {
+                let wanted = listener.keeper.fleet().to_hear(place);
+                let wait = listener.turn(wanted).await;
+                sleep(wait).await;
+            }
+        }
+    };
+    lasting::anew("KV events", engine.as_deref(), begin, || keeper.gives_up_hearing(place)).await;
+}
+
+/// Who listens at one place.
+struct Listener {
+    keeper: Arc<Keeper>,
+    place: usize,
+    client: Client,
+    ears: Option<Ears>,
+    /// Why the engine is not heard.
+    said: Option<String>,
+}
+
+impl Listener {
+    fn new(keeper: Arc<Keeper>, place: usize) -> Listener {
+        Listener { keeper, place, client: Client::default(), ears: None, said: None }
+    }
+
+    /// Looks at what has changed; answers how long it is until the next time.
+    async fn turn(&mut self, wanted: Option<ToHear>) -> Duration {
+        let Listener { keeper, place, ears, .. } = self;
         if let Some(old) = ears.take_if(|ears| !wanted.as_ref().is_some_and(|wanted| wanted.is_same(&ears.wanted))) {
             old.hearing.keep_in(&old.wanted.remembered);
-            old.hearing.end();
-            keeper.hears(place, None);
+            keeper.gives_up_hearing(*place);
         }
-        if let Some(shut) = ears.take_if(|_| keeper.door_taken(place).is_some()) {
+        if ears.take_if(|_| keeper.door_taken(*place).is_some()).is_some() {
             // Who has come in meanwhile may be another.
-            shut.hearing.end();
-            keeper.hears(place, None);
+            keeper.gives_up_hearing(*place);
         }
-        let mut wait = TICK;
-        match (&mut ears, wanted) {
-            (Some(open), Some(wanted)) => {
-                open.hearing.tick(&wanted).await.into_iter().for_each(|number| open.connect(number));
-                // It may be asked with another key by now.
-                open.wanted = wanted;
-                match open.asked_anew(&client).await {
-                    None => {}
-                    Some(Ok(sources)) if sources == open.sources => said = None,
-                    Some(Ok(sources)) => {
-                        // Another process, most likely, and other sockets or none: nothing continues what was told.
-                        open.hearing.end();
-                        keeper.comes_by(place, &sources);
-                        let wanted = open.wanted.clone();
-                        ears = (!sources.is_empty()).then(|| Ears::open(&keeper, place, wanted, sources));
-                        keeper.hears(place, ears.as_ref().map(|ears| Arc::clone(&ears.hearing)));
-                        said = None;
-                    }
-                    Some(Err(why)) if answers(&keeper, place) => say_once(&keeper, place, &mut said, why),
-                    // That it is down is said elsewhere.
-                    Some(Err(_)) => {}
-                }
-            }
-            (None, Some(wanted)) => {
-                let found = wanted.usable_sources(&keeper, place, &client).await;
-                let why = match found {
-                    Ok(sources) if !sources.is_empty() => {
-                        let opened = Ears::open(&keeper, place, wanted, sources);
-                        keeper.hears(place, Some(Arc::clone(&opened.hearing)));
-                        ears = Some(opened);
-                        None
-                    }
-                    Ok(_) => Some(PUBLISHES_NOTHING.to_owned()),
-                    Err(why) => Some(why),
-                };
-                match why {
-                    None => said = None,
-                    Some(why) => {
-                        say_once(&keeper, place, &mut said, why);
-                        keeper.unheard(place);
-                        wait = ASK_AGAIN;
-                    }
-                }
-            }
+        if ears.take_if(Ears::has_fallen).is_some() {
+            // Nobody hears any more, and what is known may be half of what was told last.
+            keeper.gives_up_hearing(*place);
+            let engine = name(keeper, *place);
+            tracing::error!(
+                engine = engine.as_deref(),
+                "what hears this engine has ended by this fault, and begins anew"
+            );
+            return ASK_AGAIN;
+        }
+        match (&mut self.ears, wanted) {
+            (Some(_), Some(wanted)) => self.hear_on(wanted).await,
+            (None, Some(wanted)) => return self.begin(wanted).await,
             // Of none of these there are ears.
             (_, None) => {
-                keeper.comes_by(place, &[]);
-                keeper.unheard(place);
-                wait = SOON;
+                self.keeper.comes_by(self.place, &[]);
+                self.keeper.unheard(self.place);
+                return SOON;
             }
         }
-        sleep(wait).await;
+        TICK
     }
+
+    async fn hear_on(&mut self, wanted: ToHear) {
+        let Listener { keeper, place, client, ears, said } = self;
+        let Some(open) = ears else { return };
+        open.hearing.tick(&wanted).await.into_iter().for_each(|number| open.connect(number));
+        // It may be asked with another key by now.
+        open.wanted = wanted;
+        match open.asked_anew(client).await {
+            None => {}
+            Some(Ok(sources)) if sources == open.sources => *said = None,
+            Some(Ok(sources)) => {
+                // Another process, most likely, and other sockets or none: nothing continues what was told.
+                open.hearing.end();
+                keeper.comes_by(*place, &sources);
+                let wanted = open.wanted.clone();
+                *ears = (!sources.is_empty()).then(|| Ears::open(keeper, *place, wanted, sources));
+                keeper.hears(*place, ears.as_ref().map(|ears| Arc::clone(&ears.hearing)));
+                *said = None;
+            }
+            Some(Err(why)) if answers(keeper, *place) => say_once(keeper, *place, said, why),
+            // That it is down is said elsewhere.
+            Some(Err(_)) => {}
+        }
+    }
+
+    async fn begin(&mut self, wanted: ToHear) -> Duration {
+        let Listener { keeper, place, client, ears, said } = self;
+        let why = match wanted.usable_sources(keeper, *place, client).await {
+            Ok(sources) if !sources.is_empty() => {
+                let opened = Ears::open(keeper, *place, wanted, sources);
+                keeper.hears(*place, Some(Arc::clone(&opened.hearing)));
+                (*ears, *said) = (Some(opened), None);
+                return TICK;
+            }
+            Ok(_) => PUBLISHES_NOTHING.to_owned(),
+            Err(why) => why,
+        };
+        say_once(keeper, *place, said, why);
+        keeper.unheard(*place);
+        ASK_AGAIN
+    }
+}
+
+fn name(keeper: &Keeper, place: usize) -> Option<Arc<str>> {
+    keeper.fleet().member(place).map(|member| Arc::clone(&member.name))
 }
 
 fn answers(keeper: &Keeper, place: usize) -> bool {
@@ -274,9 +321,62 @@ fn answers(keeper: &Keeper, place: usize) -> bool {
 /// Why an engine is not heard, unless that was said last.
 fn say_once(keeper: &Keeper, place: usize, said: &mut Option<String>, why: String) {
     if said.as_ref() != Some(&why) {
-        let engine = keeper.fleet().member(place).map(|member| Arc::clone(&member.name));
+        let engine = name(keeper, place);
         let engine = engine.as_deref().unwrap_or_default();
         tracing::warn!(engine, why, "this engine is chosen for as by policy warm, by what was sent there");
     }
     *said = Some(why);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::Upstream;
+    use crate::control::keeper::tests::keeper;
+    use crate::control::tests::config_of;
+    use crate::index::Capacity;
+    use crate::vocabulary::{Lead, Vocabulary};
+
+    /// As over what an engine told.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_hears_an_engine_begins_anew_behind_a_panic() {
+        let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = engine.local_addr().unwrap();
+        let keeper = keeper(config_of([Upstream::new("http://engine:8000".parse().unwrap())]));
+        keeper.resolved(0, vec![address]);
+        let events = format!("tcp://{address}").parse().unwrap();
+        let vocabulary = Arc::new(Vocabulary::new(&[], &[], Lead::Nowhere, &[]));
+        let wanted = ToHear {
+            id: keeper.target(0).unwrap().0,
+            host: String::new(),
+            peers: Arc::new([]),
+            address,
+            authority: String::new(),
+            key: None,
+            mode: KvEvents::Auto,
+            configured: Some(Settings { events, replay: None, topic: String::new(), peers: None }),
+            form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
+            index: Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap()),
+            began: None,
+            blocks: 0,
+            blocks_max: 100,
+            computed: None,
+            remembered: Arc::default(),
+        };
+        let mut listener = Listener::new(Arc::clone(&keeper), 0);
+        for wait in [TICK, TICK] {
+            assert_eq!(listener.turn(Some(wanted.clone())).await, wait);
+            assert_eq!((listener.ears.is_some(), keeper.heard().len()), (true, 1));
+        }
+        let before = Arc::clone(&listener.ears.as_ref().unwrap().hearing);
+        listener.ears.as_mut().unwrap().sockets[0].spawn(async { panic!("a fault, on purpose") });
+        yield_now().await;
+        assert_eq!(listener.turn(Some(wanted.clone())).await, ASK_AGAIN);
+        assert_eq!((listener.ears.is_some(), keeper.heard().len()), (false, 0), "what it told is believed no more");
+        assert_eq!(listener.turn(Some(wanted)).await, TICK);
+        let now = &listener.ears.as_ref().unwrap().hearing;
+        assert!(!Arc::ptr_eq(now, &before) && keeper.heard().len() == 1);
+    }
 }

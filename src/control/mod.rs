@@ -22,6 +22,7 @@ mod hearing;
 mod keeper;
 pub mod keys;
 mod ladder;
+mod lasting;
 mod listen;
 pub mod log;
 pub mod member;
@@ -225,7 +226,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             service::end_when_told(&setup, asked.ends, &keeper);
             keeper.look_up().await;
             // Not before: a reload is refused while no engine has an address, though they are being asked for.
-            tokio::spawn(reload::on_hangup(asked.hangup, setup.clone(), Arc::clone(&keeper)));
+            lasting::spawn("SIGHUP", reload::on_hangup(asked.hangup, setup.clone(), Arc::clone(&keeper)));
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
             upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
@@ -261,15 +262,17 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
-    tokio::spawn(Arc::clone(keeper).watch_outcomes());
-    tokio::spawn(Arc::clone(keeper).publish());
-    tokio::spawn(Arc::clone(keeper).watch_leaving());
-    tokio::spawn(Arc::clone(keeper).save_often(setup.process));
-    tokio::spawn(Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
-    tokio::spawn(Arc::clone(keeper).learn_toolsets(setup.process));
-    tokio::spawn(service::feed_watchdog(setup.process, setup.stats));
-    tokio::spawn(stalls::watch(setup.process, setup.stats));
-    tokio::spawn(crowd::watch(Arc::clone(keeper), setup.stats));
+    lasting::spawn("outcomes", Arc::clone(keeper).watch_outcomes());
+    lasting::spawn("publishing", Arc::clone(keeper).publish());
+    lasting::spawn("engines that leave", Arc::clone(keeper).watch_leaving());
+    lasting::spawn("what is wanting", Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
+    lasting::spawn("watchdog", service::feed_watchdog(setup.process, setup.stats));
+    lasting::spawn("stalls", stalls::watch(setup.process, setup.stats));
+    lasting::spawn("crowds", crowd::watch(Arc::clone(keeper), setup.stats));
+    // What engines told is written down, and what clients sent is learnt from.
+    let (process, saving, learning) = (setup.process, Arc::clone(keeper), Arc::clone(keeper));
+    lasting::spawn_anew("saving", move || Arc::clone(&saving).save_often(process));
+    lasting::spawn_anew("toolsets", move || Arc::clone(&learning).learn_toolsets(process));
     let state = admin::State {
         keeper: Arc::clone(keeper),
         published: setup.published,
@@ -279,7 +282,6 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
         began: Instant::now(),
         source: Arc::clone(&setup.source),
     };
-    let process = setup.process;
     let serving = async move {
         // Until then who asks whether the service is ready is to ask the one that is.
         while succeeds && !process.all_serving() {
@@ -287,7 +289,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
         }
         admin::serve(admin, state).await;
     };
-    tokio::spawn(serving).abort_handle()
+    lasting::spawn("admin listener", serving)
 }
 
 /// What an earlier process wrote down. A file that cannot be used costs a cold start and no more; nor does a disk that

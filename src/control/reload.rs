@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::edit::Since;
 use super::keeper::Keeper;
-use super::{Setup, service};
+use super::{Setup, lasting, service};
 use crate::config::Config;
 
 /// Where configurations come from, and what else is to follow them.
@@ -111,7 +111,10 @@ impl Next {
 /// Has the configuration read with each SIGHUP, for ever.
 pub(super) async fn on_hangup(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
     let next = Arc::new(Next::default());
-    tokio::spawn(reload_when_asked(Arc::clone(&next), setup.clone(), Arc::clone(&keeper)));
+    let (asked, of, whose) = (Arc::clone(&next), setup.clone(), Arc::clone(&keeper));
+    // What is read may be anything.
+    let reload = move || reload_when_asked(Arc::clone(&asked), of.clone(), Arc::clone(&whose));
+    lasting::spawn_anew("reloads", reload);
     while hangup.recv().await.is_some() {
         // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
         // signal too.

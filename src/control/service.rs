@@ -9,8 +9,8 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::Setup;
 use super::keeper::Keeper;
+use super::{Setup, lasting};
 use crate::counters::stats::Stats;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
@@ -52,7 +52,7 @@ impl Asked {
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
-    tokio::spawn(async move {
+    lasting::spawn("SIGTERM", async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
         let mut was_interrupted = false;
         while let Some(mut interrupted) = ends.next().await {

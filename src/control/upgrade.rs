@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::keeper::Keeper;
-use super::{GLANCE, SAVED_WITHIN, service};
+use super::{GLANCE, SAVED_WITHIN, lasting, service};
 use crate::publish::Process;
 use crate::succession::{self, Estate, Heir};
 
@@ -84,7 +84,7 @@ pub(super) fn on_signal(
     bequest: Bequest,
     serving: AbortHandle,
 ) {
-    tokio::spawn(succeed(signals, process, Arc::clone(keeper), bequest, serving));
+    lasting::spawn("SIGUSR2", succeed(signals, process, Arc::clone(keeper), bequest, serving));
 }
 
 /// The process with whose end all others of its PID namespace are killed.

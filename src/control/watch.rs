@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::client::{Call, CallError, Client};
 use super::health::{Failure, How};
 use super::keeper::Keeper;
+use super::lasting;
 use super::member::Member;
 use super::models;
 use super::names::lookup;
@@ -87,34 +88,47 @@ impl Plan {
 
 /// Starts all of it for the engine at `place`; it ends when what is returned is dropped.
 pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Plan) -> JoinSet<()> {
-    let watch = |keeper: &Arc<Keeper>| Watch {
+    let watch = Watch {
         keeper: Arc::clone(keeper),
         place,
+        upstream: upstream.clone(),
         name: upstream.label(),
         authority: upstream.url.authority(),
-        client: Client::default(),
         plan: plan.clone(),
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch(keeper).resolve(upstream.clone()));
-    tasks.spawn(Watch { client: Client::connecting_anew(), ..watch(keeper) }.probe());
-    tasks.spawn(watch(keeper).scrape());
-    tasks.spawn(watch(keeper).models());
+    watch.lasts("names", Watch::resolve, &mut tasks);
+    watch.lasts("probes", Watch::probe, &mut tasks);
+    watch.lasts("metrics", Watch::scrape, &mut tasks);
+    watch.lasts("models", Watch::models, &mut tasks);
     tasks
 }
 
+#[derive(Clone)]
 struct Watch {
     keeper: Arc<Keeper>,
     place: usize,
+    upstream: Upstream,
     /// As lines of the log have it.
     name: String,
     authority: String,
-    client: Client,
     plan: Plan,
 }
 
 impl Watch {
-    async fn resolve(self, upstream: Upstream) {
+    /// One that fell over what the engine said would never look at it again: it begins anew.
+    fn lasts<F>(&self, task: &'static str, begin: fn(Watch) -> F, tasks: &mut JoinSet<()>)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let watch = self.clone();
+        tasks.spawn(async move {
+            lasting::anew(task, Some(&watch.name), || begin(watch.clone()), || ()).await;
+        });
+    }
+
+    async fn resolve(self) {
+        let upstream = &self.upstream;
         if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
@@ -122,7 +136,7 @@ impl Watch {
         // The first look-up was made before the shards began.
         loop {
             self.rest_of_names().await;
-            match lookup(&upstream).await {
+            match lookup(upstream).await {
                 Ok(addresses) => {
                     self.keeper.resolved(self.place, addresses);
                     said = false;
@@ -158,6 +172,7 @@ impl Watch {
     /// Never gives up, whatever the engine answered before.
     async fn probe(self) {
         let (path, Pace { every, .. }) = (&self.plan.health_path, self.plan.probe);
+        let client = Client::connecting_anew();
         let mut early = false;
         loop {
             let began = Instant::now();
@@ -166,7 +181,7 @@ impl Watch {
                 // `path` may be one that asks for it.
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, path, key.as_deref(), self.plan.probe);
-                let outcome = match self.client.get(&call).await {
+                let outcome = match client.get(&call).await {
                     // It says nothing of the engine.
                     Err(CallError::Want(_)) => {
                         sleep(jittered(every)).await;
@@ -211,6 +226,7 @@ impl Watch {
     }
 
     async fn scrape(self) {
+        let client = Client::default();
         let mut said = None;
         loop {
             if let Some((id, address)) = self.keeper.target(self.place) {
@@ -218,7 +234,7 @@ impl Watch {
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
                 let (began, mut page) = (Instant::now(), Page::default());
-                let answered = self.client.get_lines(&call, |line| page.line(line)).await;
+                let answered = client.get_lines(&call, |line| page.line(line)).await;
                 let wait = self.plan.until_scrape(page.bytes(), began.elapsed());
                 let read = match answered {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
@@ -268,6 +284,7 @@ impl Watch {
     async fn models(self) {
         let every = self.plan.models.every;
         let retry = every.min(self.plan.probe.every);
+        let client = Client::default();
         let mut said = None;
         let mut said_left_out = 0;
         loop {
@@ -277,7 +294,7 @@ impl Watch {
             };
             let key = self.keeper.key(self.place);
             let call = self.call(address, "/v1/models", key.as_deref(), self.plan.models);
-            let learnt = models::learn(&self.client, &call).await;
+            let learnt = models::learn(&client, &call).await;
             let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
                 let why = failed.as_deref().unwrap_or_default();

@@ -36,8 +36,8 @@ pub struct Counts {
     pub refused: u64,
     /// Payloads that make no sense.
     pub malformed: u64,
-    /// The last of these since the connection, or the engine, began anew. Of which rank that is nobody can say, and by
-    /// its number it is missed only where another follows that can be read.
+    /// The last of these, or an answer of another topic, since the connection, or the engine, began anew. Of which rank
+    /// that is nobody can say, and by its number it is missed only where another follows that can be read.
     pub unread: Option<Malformed>,
     /// Events of unknown types, passed over.
     pub unknown_events: u64,
@@ -114,6 +114,12 @@ impl Counts {
     pub(super) fn malformed(&mut self, what: Malformed) {
         self.malformed += 1;
         self.unread = Some(what);
+    }
+
+    /// An answer is of a topic that was not asked for, which may be misspelt: what follows is not published to us.
+    pub(super) fn other_topic(&mut self) {
+        self.refused += 1;
+        self.unread = Some(Malformed { at: 0, what: "its topic does not begin with the one asked for (`kv_topic`)" });
     }
 
     pub(super) fn ended(&mut self, why: &Ended) {

@@ -104,6 +104,12 @@ impl Replay {
         self.connection.as_ref().and_then(|connection| connection.message().next_back()).unwrap_or_default()
     }
 
+    /// Whether who asked for this topic is published the last answer as well; before vLLM 0.26 none says.
+    pub(super) fn has_topic(&self, topic: &str) -> bool {
+        let Some(mut frames) = self.connection.as_ref().map(Connection::message) else { return true };
+        frames.len() < 4 || frames.nth(1).is_some_and(|its| its.starts_with(topic.as_bytes()))
+    }
+
     async fn turn(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Result<(), Ended> {
         if self.connection.is_none() {
             self.tries += 1;

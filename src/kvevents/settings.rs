@@ -147,7 +147,7 @@ struct Listed {
     publisher: Option<String>,
     #[serde(default)]
     endpoint: Option<String>,
-    /// Whether it listens there, whatever that looks like: SGLang's.
+    /// Whether it listens there, whatever that looks like: SGLang's. Else it does at `*` and wherever there is a `::`.
     #[serde(default)]
     bind: Option<bool>,
     #[serde(default)]
@@ -159,12 +159,16 @@ struct Listed {
 /// Where vLLM and SGLang publish unless told otherwise.
 pub const EVENTS_PORT: u16 = 5557;
 
-/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, and it publishes
-/// wherever a publisher is named. `None`: it is no JSON object.
+/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, it publishes wherever a
+/// publisher is named, and listens at `0.0.0.0` as at `*`. `None`: it is no JSON object.
 pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
     config.insert("enable_kv_cache_events".into(), true.into());
-    config.entry("endpoint").or_insert_with(|| format!("tcp://*:{EVENTS_PORT}").into());
+    let endpoint = config.entry("endpoint").or_insert_with(|| format!("tcp://*:{EVENTS_PORT}").into());
+    let is_all = endpoint.as_str().and_then(|at| at.parse().ok()).is_some_and(|at: Endpoint| at.host == "0.0.0.0");
+    if is_all && config.get("bind").is_none_or(Value::is_null) {
+        config.insert("bind".into(), true.into());
+    }
     serde_json::to_vec(&json!({ "0": config })).ok()
 }
 
@@ -189,22 +193,25 @@ impl Listed {
         }
         let other_end = |text: &str, bind: Option<bool>| -> Result<Endpoint, String> {
             let theirs: Endpoint = text.parse()?;
-            // Wherever there is a `::` they bind.
-            Ok(match (theirs.waits || theirs.host.contains("::"), bind) {
+            let double = theirs.host.contains("::");
+            Ok(match (bind.unwrap_or(double || theirs.host == "*"), double || theirs.waits) {
                 // It binds to all its addresses: we connect to the one we know.
-                (true, None | Some(true)) => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
+                (true, true) => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
                 // To this one alone.
-                (false, Some(true)) => theirs,
+                (true, false) => theirs,
+                (false, _) if matches!(&*theirs.host, "0.0.0.0" | "::") => {
+                    let port = theirs.port;
+                    return Err(format!(
+                        "it connects to {theirs}, which is itself, where nobody hears it; write tcp://*:{port} in its --kv-events-config"
+                    ));
+                }
                 // It connects: to an address of ours, on which we have to wait.
-                (true, Some(false)) | (false, None | Some(false)) => Endpoint { waits: true, ..theirs },
+                (false, _) => Endpoint { waits: true, ..theirs },
             })
         };
         let events = self.endpoint.as_deref().ok_or("a source without an endpoint")?;
         // The replay socket always binds, whatever its address looks like.
-        let replay = self
-            .replay_endpoint
-            .as_deref()
-            .map(|text| other_end(text, None).map(|end| Endpoint { waits: false, ..end }));
+        let replay = self.replay_endpoint.as_deref().map(|text| other_end(text, Some(true)));
         Ok(Settings { events: other_end(events, self.bind)?, replay: replay.transpose()?, topic, peers: None })
     }
 }
@@ -310,7 +317,7 @@ mod tests {
         assert!(read(&format!("kv_events = 'tcp://a:1'\nkv_topic = '{}'", "x".repeat(201))).is_err());
     }
 
-    /// SGLang's flag may say otherwise than the address looks.
+    /// SGLang's flag may say otherwise than the address looks, and of one address it thinks otherwise than vLLM.
     #[test]
     fn who_says_that_he_listens_is_connected_to() {
         let at = |endpoint: &str, bind: &str| {
@@ -323,11 +330,21 @@ mod tests {
             ("tcp://10.0.0.9:5557", "false", "@tcp://10.0.0.9:5557"),
             ("tcp://10.0.0.9:5557", "null", "@tcp://10.0.0.9:5557"),
             ("tcp://*:5557", "true", "tcp://gpu-1:5557"),
+            ("tcp://0.0.0.0:5557", "true", "tcp://gpu-1:5557"),
+            ("tcp://0.0.0.0:5557", "null", "tcp://gpu-1:5557"),
             ("tcp://[fd00::9]:5557", "null", "tcp://gpu-1:5557"),
             ("tcp://[fd00::9]:5557", "false", "@tcp://[fd00::9]:5557"),
         ] {
             assert_eq!(at(endpoint, bind), expected, "{endpoint} {bind}");
         }
+        let vllm = |end: &str, replay: &str| {
+            let rank = format!(r#""enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://{end}:5557""#);
+            listed(format!(r#"{{"0": {{{rank}, "replay_endpoint": "tcp://{replay}:5558"}}}}"#).as_bytes(), "gpu-1")
+        };
+        let found = vllm("*", "0.0.0.0").unwrap().remove(0).1;
+        assert_eq!(found.replay.unwrap().to_string(), "tcp://gpu-1:5558", "a replay socket listens everywhere");
+        let why = vllm("0.0.0.0", "*").unwrap_err();
+        assert!(why.contains("connects to tcp://0.0.0.0:5557,") && why.contains("tcp://*:5557"), "{why}");
     }
 
     #[test]

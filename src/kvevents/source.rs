@@ -296,6 +296,7 @@ impl Source {
             rank.and_then(|rank| sequence_of(&mut self.sequences, rank)).map_or(0, |sequence| sequence.next());
         let next = if known && !replay.heard { from } else { reached.max(from) };
         match replay.next(at, self.door.peer(), &self.pace, next).await {
+            Some(Answer::Message(_)) if !replay.has_topic(&self.settings.topic) => self.counts.other_topic(),
             Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
                 Ok(()) => replay.answer = Some(number),
                 // Not what was known: that made sense.

@@ -187,7 +187,7 @@ impl Mirror {
             return Halt::Through;
         }
         match self.group {
-            Group::Unknown | Group::OthersAlone if sees_all(stored.attention) => self.group = Group::Read(stored.group),
+            Group::Unknown | Group::OthersAlone if sees_all(stored) => self.group = Group::Read(stored.group),
             Group::Unknown if *done == 0 => self.group = Group::OthersAlone,
             _ => {}
         }
@@ -366,8 +366,15 @@ fn on_gpu(medium: Option<&[u8]>) -> bool {
     medium.is_none_or(|medium| medium.eq_ignore_ascii_case(b"GPU"))
 }
 
-/// Whether layers of this kind look at all that is before a token. What others keep is of no use by itself: windows,
-/// states. Where a model has both, its engine reuses no more than both have, which may be less than is held here.
-fn sees_all(attention: Option<&[u8]>) -> bool {
-    attention.is_none_or(|kind| matches!(kind, b"full_attention" | b"mla_attention" | b"sink_full_attention"))
+/// Whether these layers look at all that is before a token. What others keep is of no use by itself: windows, states.
+/// Where a model has both, its engine reuses no more than both have, which may be less than is held here.
+fn sees_all(stored: &Stored<'_>) -> bool {
+    let Some(kind) = stored.attention else { return true };
+    match kind {
+        b"full_attention" | b"mla_attention" | b"sink_full_attention" => true,
+        // vLLM's word for a group of several kinds, as of a model and what drafts for it; it names a window where that
+        // is what they have in common.
+        b"unknown" => stored.window.is_none(),
+        _ => false,
+    }
 }

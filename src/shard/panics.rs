@@ -1,9 +1,12 @@
-//! What becomes of a fault of our own: inside an exchange it ends that one, anywhere else the process.
+//! What becomes of a fault of our own: inside an exchange it ends that one, anywhere else on a shard the process. On
+//! control's thread it ends a task, and whoever has that done says what follows.
 //!
 //! A panic's message may hold bytes of a prompt, so that only its place is told.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
+
+use tokio::task;
 
 thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
@@ -14,7 +17,11 @@ pub fn tell_place_only() {
     set_hook(Box::new(|panic: &PanicHookInfo<'_>| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let ends = if CONTAINED.get() { "one request" } else { "its thread" };
+        let ends = match (CONTAINED.get(), task::try_id()) {
+            (true, _) => "one request",
+            (false, Some(_)) => "its task",
+            (false, None) => "its thread",
+        };
         tracing::error!(place, thread, ends, "a fault of warmfront: please report it with this place");
     }));
 }

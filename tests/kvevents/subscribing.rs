@@ -270,6 +270,30 @@ async fn only_the_topic_asked_for() {
     within(async { tokio::join!(peer, consumer) }).await;
 }
 
+/// Whoever misspells it hears nothing of an engine that answers all that it is asked.
+#[tokio::test]
+async fn answers_of_another_topic_than_asked_for_are_not_read() {
+    for (topic, told) in [("k", &["connected", "1000", "1001", "abreast"][..]), ("kv@", &["connected", "abreast"])] {
+        let (engine, (replay, _log)) = (listener().await, replays(Layout::WithTopic, 1, 0..2).await);
+        let settings = Settings { events: at(&engine), replay: Some(replay), topic: topic.into(), peers: None };
+        let mut consumer = Consumer { source: Source::new(settings, PACE) };
+        let peer = async {
+            let (mut stream, _) = engine.accept().await.unwrap();
+            stream.write_all(&publisher_bytes()).await.unwrap();
+            within(stream.read_exact(&mut vec![0; SUBSCRIBER_BYTES + topic.len()])).await.unwrap();
+            stream
+        };
+        let consume = async {
+            for each in told {
+                assert_eq!(consumer.told_all().await, *each, "{topic}");
+            }
+        };
+        let _ = tokio::join!(consume, peer);
+        let counts = consumer.source.counts();
+        assert_eq!((counts.unread.is_some(), counts.refused), if topic == "k" { (false, 0) } else { (true, 2) });
+    }
+}
+
 /// Messages that are not topic, number and payload.
 #[tokio::test]
 async fn messages_of_another_shape_are_refused() {

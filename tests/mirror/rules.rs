@@ -392,3 +392,16 @@ fn layers_that_see_a_part_of_a_prompt_are_not_enough() {
     engine.tell(of(0, "sliding_window"));
     assert!(!engine.mirror.is_partial() && engine.mirror.blocks() == 0, "the other group is known");
 }
+
+/// vLLM has one word for a group whose layers are of several kinds, as those of a model and of what drafts for it.
+#[test]
+fn layers_of_several_kinds_see_all_where_no_window_is_said() {
+    let prompt = even(0, 32);
+    for (window, blocks) in [(None, 2), (Some(4_096), 0)] {
+        let mut engine = engine();
+        let of = Stored { group: Some(0), attention: Some(b"unknown"), window, ..stored(&[1, 2], None, &prompt) };
+        engine.tell(Event::Stored(of));
+        let found = (engine.mirror.blocks(), engine.held.0.len() as u32, engine.mirror.is_partial());
+        assert_eq!(found, (blocks, blocks, blocks == 0), "{window:?}");
+    }
+}

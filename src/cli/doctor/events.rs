@@ -427,6 +427,8 @@ mod tests {
         assert!(matches!(of("[]"), Sources::Untold(_)) && matches!(of("{\"0\": 3}"), Sources::Untold(_)));
         assert!(matches!(of(&LOCAL_REPLAY.replace("tcp://*:9800", "ipc:///tmp/kv")), Sources::Unusable(_)));
         assert!(matches!(of(&LOCAL_REPLAY.replace("9800", "0")), Sources::Unusable(_)));
+        let itself = of(&LOCAL_REPLAY.replace("*:9800", "0.0.0.0:9800"));
+        assert!(matches!(&itself, Sources::Unusable(why) if why.contains("write tcp://*:9800")), "{itself:?}");
         let sglang = |config| Sources::flagged(config, "gpu-1");
         assert_eq!((sglang(None), sglang(Some("{}"))), (Sources::Listed(Vec::new()), Sources::Listed(Vec::new())));
         assert!(matches!(sglang(Some("zmq")), Sources::Untold(_)));

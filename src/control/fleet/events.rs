@@ -6,6 +6,7 @@ use super::Fleet;
 use crate::config::KvEvents;
 use crate::control::caches::Unit;
 use crate::control::forms::Forms;
+use crate::control::hearing::Computed;
 use crate::control::ladder::Tells;
 use crate::control::listen::ToHear;
 use crate::control::saved::{Engine, Rows, Saved};
@@ -50,6 +51,7 @@ impl Fleet {
             began: reading.and_then(|reading| reading.started),
             blocks,
             blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
+            computed: tenancy.reading.as_ref().and_then(|(reading, read)| Computed::of(reading, *read)),
             remembered: Arc::clone(&tenancy.remembered),
         })
     }

@@ -58,6 +58,17 @@ impl Hearing {
         );
     }
 
+    /// What is listened to may be another's.
+    pub(super) fn say_silent(&self, inner: &mut Inner) {
+        if std::mem::replace(&mut inner.is_said_silent, true) {
+            return;
+        }
+        tracing::warn!(
+            engine = self.name().as_deref().unwrap_or_default(),
+            "this engine is connected, and tells no KV events while it serves, as it counts in its /metrics: `kv_events`, `kv_replay` or `kv_topic` may be another's; until it tells something it is chosen for as by policy warm, by what was sent there"
+        );
+    }
+
     fn name(&self) -> Option<Arc<str>> {
         self.keeper.fleet().member(self.place).map(|member| Arc::clone(&member.name))
     }

@@ -63,6 +63,7 @@ impl Hearing {
         let known: u64 = inner.ranks.values().map(|rank| u64::from(rank.mirror.blocks())).sum();
         let all_known = inner.blocks > 0 && known * 100 >= u64::from(inner.blocks) * KNOWN_PERCENT;
         let whole = inner.sockets.iter().all(Socket::is_whole) && !inner.any(Mirror::overflowed);
-        (whole || all_known) && !inner.any(Mirror::is_overfull) && !inner.any(Mirror::is_partial)
+        let trusted = !inner.any(Mirror::is_overfull) && !inner.any(Mirror::is_partial) && !inner.silence.lasts();
+        (whole || all_known) && trusted
     }
 }

@@ -47,6 +47,11 @@ impl Socket {
         self.counts.connected + self.earlier.connected > 0
     }
 
+    /// How many messages it has published to us.
+    pub fn messages(&self) -> u64 {
+        self.counts.messages + self.earlier.messages
+    }
+
     /// Whether it is being asked for what was missed.
     pub fn is_asked(&self) -> bool {
         self.replays && matches!(self.course, Course::Asking | Course::Answering)

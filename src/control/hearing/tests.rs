@@ -41,13 +41,17 @@ fn hearing_at(blocks_max: u32, sources: &[Settings]) -> Hearing {
 
 /// Of the engine that is the fleet's only one, with room for thousands of blocks.
 fn member(blocks_max: u32) -> (Hearing, ToHear) {
+    member_at(blocks_max, &[])
+}
+
+fn member_at(blocks_max: u32, sources: &[Settings]) -> (Hearing, ToHear) {
     let mut config = config_of([Upstream::new("http://engine:8000".parse().unwrap())]);
     config.routing.policy = Policy::Precise;
     config.limits.index_bytes = 64 << 20;
     let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
     fleet.resolved(0, vec![SocketAddr::from(([127, 0, 0, 1], 1))], Instant::now());
     let (id, index) = (fleet.target(0).unwrap().0, fleet.caches.index().unwrap());
-    hearing_of(fleet, id, index, blocks_max, &[])
+    hearing_of(fleet, id, index, blocks_max, sources)
 }
 
 fn hearing_of(
@@ -78,6 +82,7 @@ fn hearing_of(
         began: None,
         blocks: 0,
         blocks_max,
+        computed: None,
         remembered: Arc::default(),
     };
     (Hearing::new(Arc::new(keeper), 0, &wanted, sources), wanted)
@@ -173,6 +178,28 @@ async fn who_cannot_be_read_has_not_told_all() {
         hearing.settle(false).await;
         assert_eq!(hearing.inner().tells, tells, "{unread:?}");
     }
+}
+
+/// Where it is connected with, and asked, another may be.
+#[tokio::test(flavor = "current_thread")]
+async fn who_tells_nothing_while_it_serves_is_not_believed_until_it_does() {
+    let replay = Some("tcp://127.0.0.1:2".parse().unwrap());
+    let settings = Settings { events: "tcp://127.0.0.1:1".parse().unwrap(), replay, topic: String::new(), peers: None };
+    let (hearing, wanted) = member_at(100, &[settings]);
+    hearing.inner().sockets[0].course = Course::Heard;
+    hearing.tick(&wanted).await;
+    let said = |inner: &Inner| (inner.tells, inner.is_said_silent, inner.sockets[0].course == Course::Heard);
+    assert_eq!(said(&hearing.inner()), (Tells::All, false, true));
+    for second in [10, 20, 30, 40] {
+        let read = Instant::now() + Duration::from_secs(second);
+        let computed = Computed { read, tokens: second << 20, ended: second, present: 1, block_size: 16 };
+        hearing.inner().silence.look(0, true, Some(computed), read);
+    }
+    hearing.tick(&wanted).await;
+    assert_eq!(said(&hearing.inner()), (Tells::Nothing, true, true));
+    hearing.inner().sockets[0].counts.messages += 1;
+    hearing.tick(&wanted).await;
+    assert_eq!(said(&hearing.inner()), (Tells::All, true, true));
 }
 
 /// Whoever scans ports is not to hide why the engine is not heard, nor to be said without end.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use super::notes::Notes;
-use super::{Course, Hearing, Inner};
+use super::{Course, Hearing, Inner, Socket};
 use crate::control::caches::Unit;
 use crate::control::ladder::Tells;
 use crate::control::listen::ToHear;
@@ -16,14 +17,15 @@ const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
     /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy
-    /// for, promises that were not kept. Answers sockets behind which another process may be, which has to be asked: on
-    /// connections of their own.
+    /// for, silence, promises that were not kept. Answers sockets behind which another process may be, which has to be
+    /// asked: on connections of their own.
     pub async fn tick(&self, wanted: &ToHear) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
         self.shed().await;
         self.make_up();
+        self.look_for_silence(wanted);
         self.settle(true).await;
         let inner = self.inner();
         if inner.tells == Tells::All {
@@ -81,6 +83,16 @@ impl Hearing {
         notes.into_iter().filter(|note| note.holds == is_held(note.link)).for_each(|note| index.note(note));
         if inner.owed.promises {
             self.keep_promises(inner);
+        }
+    }
+
+    fn look_for_silence(&self, wanted: &ToHear) {
+        let mut inner = self.inner();
+        let messages = inner.sockets.iter().map(Socket::messages).sum();
+        let is_heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
+        inner.silence.look(messages, is_heard, wanted.computed, Instant::now());
+        if inner.silence.lasts() {
+            self.say_silent(&mut inner);
         }
     }
 

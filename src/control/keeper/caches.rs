@@ -89,6 +89,15 @@ impl Keeper {
         }
     }
 
+    /// The engine at this place is heard no more: nobody will say what of its cache goes.
+    pub fn gives_up_hearing(&self, place: usize) {
+        let hearing = self.hearings().get(&place).map(|(_, hearing)| Arc::clone(hearing));
+        if let Some(hearing) = hearing {
+            hearing.end();
+            self.hears(place, None);
+        }
+    }
+
     /// What is known of the engines that are heard, by their names.
     pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
         let heard = self.hearings().clone();

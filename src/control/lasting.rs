@@ -1,0 +1,105 @@
+//! What is to last as long as this process, or as an engine is in its fleet: what becomes of a fault of our own there.
+//!
+//! A task that panics ends alone, and nobody would see it: without the one that publishes, a front says that it is
+//! ready, and its shards hear of no change any more.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::process::abort;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// Before it begins anew: what it fell over may be there yet.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Spawns what the front is not itself without: where it panics the process ends, as it does with a shard, and whatever
+/// supervises it starts it anew.
+pub(super) fn spawn(task: &'static str, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    let lasting = async move {
+        if fell(work).await {
+            tracing::error!(task, "control cannot go on without this task: the process ends");
+            abort();
+        }
+    };
+    tokio::spawn(lasting).abort_handle()
+}
+
+/// Spawns what goes by others' bytes, as [`anew`] runs it.
+pub(super) fn spawn_anew<F>(task: &'static str, begin: impl Fn() -> F + Send + Sync + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    tokio::spawn(async move { anew(task, None, begin, || ()).await });
+}
+
+/// Runs what goes by others' bytes, as what one engine says: that is not to end the front. Where it panics it begins
+/// anew a while later, behind `mend`.
+pub(super) async fn anew<F: Future<Output = ()>>(
+    task: &'static str,
+    engine: Option<&str>,
+    begin: impl Fn() -> F,
+    mend: impl Fn(),
+) {
+    while fell(begin()).await {
+        tracing::error!(task, engine, "a task of control has ended by this fault, and begins anew");
+        fell(async { mend() }).await;
+        sleep(PAUSE).await;
+    }
+}
+
+/// Whether it panicked.
+async fn fell(work: impl Future<Output = ()>) -> bool {
+    let mut work = pin!(work);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(())) => Poll::Ready(false),
+        Err(_) => Poll::Ready(true),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_goes_by_others_bytes_begins_anew_behind_a_panic() {
+        let (begun, mended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let begin = || async {
+            let before = begun.fetch_add(1, Ordering::Relaxed);
+            yield_now().await;
+            assert!(before > 0, "a fault, on purpose");
+        };
+        let mend = || {
+            mended.fetch_add(1, Ordering::Relaxed);
+            panic!("another, on purpose");
+        };
+        anew("a test", Some("engine"), begin, mend).await;
+        assert_eq!((begun.into_inner(), mended.into_inner()), (2, 1));
+    }
+
+    /// Set for the process that is to end.
+    const ENDS: &str = "WARMFRONT_TEST_ENDS_BY_A_TASK";
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_the_front_is_not_itself_without_ends_the_process() {
+        if std::env::var_os(ENDS).is_some() {
+            spawn("a test", async { panic!("a fault, on purpose") });
+            return sleep(Duration::from_secs(60)).await;
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let name = "control::lasting::tests::what_the_front_is_not_itself_without_ends_the_process";
+        again.args([name, "--exact", "--nocapture"]).env(ENDS, "1").stdout(Stdio::null()).stderr(Stdio::null());
+        assert_eq!(again.status().unwrap().signal(), Some(libc::SIGABRT));
+    }
+}
