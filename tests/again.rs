@@ -123,10 +123,12 @@ fn goes_stale_and_on(is_sent: bool) {
         assert_eq!((sent.requests, sent.held), (2, 0), "{framing}");
         if is_sent {
             play.is_sent(&mut exchange, false, Some(7));
+            play.with(|cx| exchange.advance(Event::Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), cx));
+        } else {
+            play.with(|cx| exchange.advance(Event::ClientReset, cx));
         }
-        play.with(|cx| exchange.advance(Event::ClientReset, cx));
         assert_eq!((charged(&play), play.counters.underflow()), ((0, 0), 0), "{framing}");
-        // What was sent is held by who comes next.
+        // What was answered is held by who comes next.
         let mut next = play.begin(&head, bytes.as_bytes());
         let after = play.counters.predictions().sent(0, Method::Warm);
         assert_eq!(

@@ -116,6 +116,7 @@ impl Exchange {
     pub(super) fn client_gone(&mut self, cx: &mut Context<'_>) {
         self.keep_upstream = false;
         self.was_left_waiting(cx);
+        self.was_left_uncomputed(cx);
         cx.stats.count(match self.phase {
             Phase::ReadBody => Count::AbortedReadBody,
             Phase::Queue => Count::AbortedQueue,

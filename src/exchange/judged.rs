@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder};
-use memchr::memrchr;
+use memchr::{memchr, memrchr};
 
 use super::Exchange;
 use super::event::{Context, Side};
@@ -208,28 +208,35 @@ pub(super) enum Told {
     TheClients,
 }
 
-/// Where in these bytes of a stream the event of an engine's error begins, and what it says. An event that is cut in
-/// two is not seen: this only tells of an engine's health, and engines write an event in one piece.
-pub(super) fn tells_of_error(bytes: &[u8], api: Api) -> Option<(usize, Told)> {
-    let (begins, told) = match ERROR_EVENT.find(bytes) {
-        Some(begins) => (begins, told_by_code(line_at(bytes, begins))?),
+/// What an engine's error in a piece of a stream says, and where among these lines of it its event begins. Engines
+/// write an event at once, but reads cut what waits together wherever a buffer is full. What is not whole is judged as
+/// a `cut` line, once it is, by what was kept of it: one that is longer is not seen, and any counts as data meanwhile.
+#[inline]
+pub(super) fn tells_of_error(cut: Option<&[u8]>, lines: &[u8], api: Api) -> Option<(usize, Told)> {
+    let told = cut.and_then(|line| error_in(line, api)).map(|(_, told)| (0, told));
+    told.or_else(|| error_in(lines, api))
+}
+
+fn error_in(lines: &[u8], api: Api) -> Option<(usize, Told)> {
+    let (begins, told) = match ERROR_EVENT.find(lines) {
+        Some(begins) => (begins, told_by_code(line_at(lines, begins)?)?),
         None if api == Api::Messages => {
-            let begins = MESSAGES_ERROR_EVENT.find(bytes)?;
-            (begins, told_by_type(line_at(bytes, begins)))
+            let begins = MESSAGES_ERROR_EVENT.find(lines)?;
+            (begins, told_by_type(line_at(lines, begins)?))
         }
         None if api == Api::Generate => {
-            let at = ABORTED.find(bytes)?;
-            let begins = memrchr(b'\n', bytes.get(..at)?).map_or(0, |end| end + 1);
-            (begins, told_by_status(line_at(bytes, begins))?)
+            let at = ABORTED.find(lines)?;
+            let begins = memrchr(b'\n', lines.get(..at)?).map_or(0, |end| end + 1);
+            (begins, told_by_status(line_at(lines, begins)?)?)
         }
         None => return None,
     };
     Some((begins, told))
 }
 
-fn line_at(bytes: &[u8], begins: usize) -> &[u8] {
-    let event = bytes.get(begins..).unwrap_or_default();
-    event.split(|&byte| byte == b'\n').next().unwrap_or_default()
+fn line_at(lines: &[u8], begins: usize) -> Option<&[u8]> {
+    let event = lines.get(begins..)?;
+    event.get(..memchr(b'\n', event)?)
 }
 
 fn told_by_code(line: &[u8]) -> Option<Told> {
@@ -296,6 +303,7 @@ impl Exchange {
 
 #[cfg(test)]
 mod tests {
+    use super::super::usage::Reader;
     use super::*;
 
     #[test]
@@ -389,7 +397,7 @@ mod tests {
     /// As SGLang writes it, whose head has gone out before.
     #[test]
     fn a_generation_that_is_given_up_for_a_reason_is_no_answer() {
-        let told = |piece: &str| tells_of_error(piece.as_bytes(), Api::Generate);
+        let told = |lines: &str| error_in(lines.as_bytes(), Api::Generate);
         let token = "data: {\"text\":\"a\",\"meta_info\":{\"finish_reason\":null}}\n\n";
         for (status, expected) in
             [("503", Some(Told::Busy)), ("500", Some(Told::Failed)), ("400", Some(Told::TheClients)), ("null", None)]
@@ -399,7 +407,7 @@ mod tests {
             assert_eq!(told(&event), expected.map(|told| (0, told)), "{event}");
             let behind = format!("{token}{event}data: [DONE]\n\n");
             assert_eq!(told(&behind), expected.map(|told| (token.len(), told)), "{behind}");
-            assert_eq!(tells_of_error(event.as_bytes(), Api::Chat), None, "{event}");
+            assert_eq!(error_in(event.as_bytes(), Api::Chat), None, "{event}");
             let said = format!("data: {{\"text\":\"{}\"}}\n\n", reason.replace('"', "\\\""));
             assert_eq!(told(&said), None, "{said}");
         }
@@ -427,7 +435,8 @@ mod tests {
             (b"data: {\"id\":1}\n\n", None),
         ] {
             for api in [Api::Chat, Api::Messages] {
-                assert_eq!(tells_of_error(piece, api), expected, "{}", piece.escape_ascii());
+                let lines = [piece, b"\n\n"].concat();
+                assert_eq!(error_in(&lines, api), expected, "{}", piece.escape_ascii());
             }
         }
         // As vLLM and SGLang write it in streams of messages, and others who speak as Anthropic.
@@ -453,11 +462,68 @@ mod tests {
             ("null", Told::Failed),
         ] {
             let piece = format!("event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n");
-            assert_eq!(tells_of_error(piece.as_bytes(), Api::Messages), Some((13, expected)), "{error}");
-            assert_eq!(tells_of_error(piece.as_bytes(), Api::Chat), None, "{error}: there it may be anything");
+            assert_eq!(error_in(piece.as_bytes(), Api::Messages), Some((13, expected)), "{error}");
+            assert_eq!(error_in(piece.as_bytes(), Api::Chat), None, "{error}: there it may be anything");
             let said = piece.replace('"', "\\\"");
             let text = format!("event: content_block_delta\ndata: {{\"delta\":{{\"text\":\"{said}\"}}}}\n\n");
-            assert_eq!(tells_of_error(text.as_bytes(), Api::Messages), None, "{error}");
+            assert_eq!(error_in(text.as_bytes(), Api::Messages), None, "{error}");
+        }
+    }
+
+    /// What waits together behind tokens is read in as many pieces as there are buffers for it.
+    #[test]
+    fn an_engines_error_is_told_once_wherever_reads_cut_it() {
+        let named = |data: &str| format!("event: error\ndata: {data}\n\n");
+        let plain = |data: &str| format!("data: {data}\n\n");
+        let aborted = r#"{"text":"a","meta_info":{"finish_reason":{"type":"abort","message":"","status_code":503}}}"#;
+        let token = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "a".repeat(40));
+        let long = token.replacen("aa", &"a".repeat(1_100), 1);
+        for (api, event, expected) in [
+            (
+                Api::Chat,
+                plain(r#"{"error": {"message": "EngineCore", "param": null, "code": 500}}"#),
+                Some(Told::Failed),
+            ),
+            (Api::Chat, plain(r#"{"error":{"message":"is full","code":503}}"#).replace('\n', "\r\n"), Some(Told::Busy)),
+            (Api::Chat, plain(r#"{"error":{"code":400,"message":"\"code\":500"}}"#), Some(Told::TheClients)),
+            (
+                Api::Messages,
+                named(r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
+                Some(Told::Busy),
+            ),
+            (
+                Api::Messages,
+                named(r#"{"type":"error","error":{"type":"invalid_request_error","message":""}}"#),
+                Some(Told::TheClients),
+            ),
+            (Api::Generate, plain(aborted), Some(Told::Busy)),
+            (Api::Generate, plain(&aborted.replace("503", "null")), None),
+        ] {
+            for before in [&token, &long] {
+                let stream = format!("{before}{token}{event}data: [DONE]\n\n");
+                let told = |cuts: &[usize]| {
+                    let (mut reader, mut all, mut from) = (Reader::default(), Vec::new(), 0);
+                    for &to in cuts.iter().chain([&stream.len()]) {
+                        let piece = &stream.as_bytes()[from..to];
+                        let lines = reader.join(piece);
+                        let error = tells_of_error(reader.joined(), lines, api);
+                        assert!(error.is_none_or(|(begins, _)| begins <= lines.len()), "{event} {cuts:?}");
+                        all.extend(error.map(|(_, told)| told));
+                        assert_eq!(reader.stream(lines), None);
+                        from = to;
+                    }
+                    all
+                };
+                let expected: Vec<_> = expected.into_iter().collect();
+                for cut in 0..=stream.len() {
+                    assert_eq!(told(&[cut]), expected, "{event} at {cut}");
+                    assert_eq!(told(&[cut, stream.len().min(cut + 30)]), expected, "{event} at {cut} and 30 on");
+                }
+                for size in [1, 7, 64, 1_000] {
+                    let cuts: Vec<_> = (0..stream.len()).step_by(size).collect();
+                    assert_eq!(told(&cuts), expected, "{event} by {size}");
+                }
+            }
         }
     }
 }

@@ -146,9 +146,9 @@ impl Exchange {
         }
     }
 
-    /// The engine has computed nothing of it, whether it refused it or did not get all of it: what was noted at its
-    /// endpoint is not there. Where another request with the same beginning went there meanwhile, too little is
-    /// believed until the next.
+    /// The engine has computed nothing of it, or not all: it refused it, did not get all of it, or was left by its
+    /// client. What was noted at its endpoint is not there. Where another request with the same beginning went there
+    /// meanwhile, too little is believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         if noted.demand.stage == Stage::Sent {
@@ -167,6 +167,17 @@ impl Exchange {
     pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
         let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
         if noted.is_some_and(|noted| noted.demand.stage != Stage::Sent) {
+            self.was_not_computed(cx);
+        }
+    }
+
+    /// Its client leaves, and engines abort what nobody waits for. While tokens of it are pending it cannot have been
+    /// computed whole: no first token came, or, where none tells, so many take longer there. In the queue of an engine
+    /// that has too much to do nothing of it was computed; believed held, the next try would be sent back there, and
+    /// count as no work. Where it was begun, what is in the cache up to there is believed gone as well: a warm cache is
+    /// once taken for a cold one.
+    pub(super) fn was_left_uncomputed(&mut self, cx: &Context<'_>) {
+        if self.leg.as_ref().is_some_and(|leg| leg.admission.prefill_micros() > 0) {
             self.was_not_computed(cx);
         }
     }

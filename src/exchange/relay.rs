@@ -259,8 +259,10 @@ impl Exchange {
     pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
         if self.reply.event_stream {
             let silent = !self.reply.tap.spoke();
-            let error = tells_of_error(data, self.asked.api);
-            let (before, event) = data.split_at(error.map_or(data.len(), |(begins, _)| begins));
+            let lines = self.reply.usage.join(data);
+            let error = tells_of_error(self.reply.usage.joined(), lines, self.asked.api);
+            let behind = error.map_or(0, |(begins, _)| lines.len() - begins);
+            let (before, event) = data.split_at(data.len() - behind);
             self.reply.tap.watch(before);
             if let Some((_, told)) = error {
                 self.stream_failed(told, cx);
@@ -269,7 +271,7 @@ impl Exchange {
             if silent && self.reply.tap.spoke() {
                 self.draft.data_came(cx.now);
             }
-            let told = self.reply.usage.stream(data);
+            let told = self.reply.usage.stream(lines);
             self.tokens_told(told, cx);
         } else if self.reply.json {
             let told = self.reply.usage.body(data, self.reply.body.left());

@@ -73,17 +73,34 @@ impl Reader {
         if self.kept.is_empty() && tells_nothing(data) { None } else { self.lines(data) }
     }
 
+    /// Puts what goes on with a line of an earlier piece behind the beginning of that. Answers the rest, which is still
+    /// to be read.
+    #[inline]
+    pub fn join<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        if self.kept.is_empty() { data } else { self.go_on(data) }
+    }
+
+    fn go_on<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        if self.joined().is_some() {
+            return data;
+        }
+        let (line, behind) = data.split_at(memchr(b'\n', data).map_or(data.len(), |end| end + 1));
+        self.keep(line);
+        behind
+    }
+
+    /// The line that earlier pieces began, as much of it as is kept, where it is whole by now.
+    #[inline]
+    pub fn joined(&self) -> Option<&[u8]> {
+        self.kept.ends_with(b"\n").then_some(&self.kept)
+    }
+
     fn lines(&mut self, data: &[u8]) -> Option<Usage> {
-        let mut rest = data;
+        let rest = self.join(data);
         let mut found = None;
         if !self.kept.is_empty() {
-            let line_end = memchr(b'\n', rest);
-            let (line, behind) = rest.split_at(line_end.unwrap_or(rest.len()));
-            self.keep(line);
-            line_end?;
-            found = look(&self.kept);
+            found = look(self.joined()?);
             self.kept.clear();
-            rest = behind;
         }
         let whole = match rest.last() {
             Some(b'\n') => rest.len(),

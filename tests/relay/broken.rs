@@ -1,5 +1,7 @@
 //! Answers that break off or go wrong within: what clients see of that, and what counts.
 
+use std::time::Duration;
+
 use warmfront::counters::Text;
 use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
@@ -8,7 +10,7 @@ use crate::client::{chat, post, status};
 use crate::engine::{Engine, LAST, STREAM, gate};
 use crate::front::Front;
 use crate::recorded::recording;
-use crate::wire::End;
+use crate::wire::{End, find};
 
 /// A stream that its engine breaks off ends with an event that says so, where one can stand.
 #[test]
@@ -80,23 +82,29 @@ fn a_broken_length_gets_no_event() {
     assert_eq!((reply.whole, reply.text().as_str()), (false, "data: a\n\n"));
 }
 
-/// The core of a vLLM that was killed: an error inside a 200, which passes as it is and counts against the engine.
+/// The core of a vLLM that was killed: an error inside a 200, which passes as it is and counts against the engine,
+/// however it is cut.
 #[test]
 fn an_error_inside_a_200_counts() {
-    let answer = recording("sigkill-engine-core.stream.response");
-    let sent = answer.clone();
-    let engine = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
-            connection.send(&sent);
+    for pause in [Duration::ZERO, Duration::from_millis(50)] {
+        let answer = recording("sigkill-engine-core.stream.response");
+        let amid_its_event = find(&answer, b"EngineCore encountered").unwrap();
+        let engine = Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                connection.send(&answer[..amid_its_event]);
+                std::thread::sleep(pause);
+                connection.send(&answer[amid_its_event..]);
+            }
+        });
+        let front = Front::start(&[engine.address]);
+        let mut client = front.connect();
+        for _ in 0..3 {
+            let reply = client.ask(post("/v1/completions", "{}"));
+            assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
         }
-    });
-    let front = Front::start(&[engine.address]);
-    let mut client = front.connect();
-    for _ in 0..3 {
-        let reply = client.ask(post("/v1/completions", "{}"));
-        assert!(reply.whole && reply.text().contains("EngineCore encountered an issue"));
+        let counts = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred));
+        assert_eq!(counts, (3, 1), "cut by {pause:?}");
     }
-    assert_eq!((front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred)), (3, 1));
 }
 
 /// An SGLang whose queue is full writes the head of a stream before it says so: it has enough to do, and computed nothing.

@@ -10,7 +10,7 @@ use warmfront::fleet::Method;
 use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
-use crate::engine::{Engine, gate, ok, refusing};
+use crate::engine::{Engine, STREAM, TOKEN, gate, ok, refusing};
 use crate::front::{Front, republish};
 
 fn front(engines: &[Engine]) -> Front {
@@ -254,6 +254,51 @@ fn what_is_refused_is_in_no_cache() {
     // Its own last block goes on with other text.
     assert!((first - 1..=first).contains(&refused), "{first}, then {refused}");
     assert_eq!(noted(&front, &turns(1, 200)), [first]);
+}
+
+/// Nor has one that a client leaves before the first token, or, where none would tell, sooner than it can compute so
+/// much: what waits in its queue it aborts.
+#[test]
+fn what_its_client_leaves_before_it_is_computed_is_in_no_cache() {
+    let comment = "e\r\n: keep-alive\n\n\r\n";
+    for (streams, said, turns, late, stays) in [
+        (true, String::new(), 1, false, false),
+        (true, [STREAM, comment].concat(), 1, false, false),
+        (true, [STREAM, TOKEN].concat(), 1, false, true),
+        // Some 12,000 tokens at 4,000 a second.
+        (false, String::new(), 18, false, false),
+        (false, String::new(), 1, true, true),
+    ] {
+        let sends = said.clone();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(&sends);
+            connection.closed();
+        });
+        let front = front(std::slice::from_ref(&engine));
+        let (loads, index) = (front.counters.loads(), front.published.current().index.clone().unwrap());
+        let body = conversation(1, turns).replacen('{', &format!("{{\"stream\":{streams},"), 1);
+        let asks_and_leaves = |times| {
+            let (before, sent) = (front.count(Count::PromptTokensHeld), loads.prompted(0));
+            let mut client = front.connect();
+            client.send(post("/v1/chat/completions", &body));
+            front.until("all of it there", |_| engine.executions() == times && loads.prompted(0) > sent);
+            if !said.is_empty() {
+                client.head();
+                client.bytes(said.len() - STREAM.len());
+            }
+            if late {
+                front.until("its time to be over", |_| loads.pending(0) == 0);
+            }
+            drop(client);
+            front.settles();
+            front.count(Count::PromptTokensHeld) - before
+        };
+        let case = format!("{streams} {said:?} {turns} {late}");
+        assert_eq!(asks_and_leaves(1), 0, "{case}");
+        assert_eq!((index.figures(0).blocks > 8, loads.prompted(0) > 0), (stays, stays), "{case}");
+        assert_eq!(asks_and_leaves(2) > 600, stays, "{case}");
+    }
 }
 
 /// One that is too busy for it has not computed it either.

@@ -41,6 +41,8 @@ pub struct Script {
     /// Where its body's bytes lie, piece by piece as they are framed.
     data: Vec<Range<usize>>,
     stream: bool,
+    /// Where the event of an engine's own error becomes whole, in a stream that has one.
+    error: Option<usize>,
 }
 
 /// How a reply is put together.
@@ -80,6 +82,10 @@ impl Script {
             _ if judges => framed.len(),
             _ => 0,
         };
+        let places: Vec<usize> =
+            data.iter().filter(|_| stream).cloned().flatten().take_while(|at| *at < framed.len()).collect();
+        let told: Vec<u8> = places.iter().map(|at| framed[*at]).collect();
+        let error = error_end(&told).map(|at| head_end + places[at]);
         let is_for_now = names_a_time || framing == Framed::UntilClose;
         let wire = [head, framed].concat();
         // What is only read says nothing of the engine.
@@ -101,6 +107,7 @@ impl Script {
             tunnel: framing == Framed::Tunnel,
             data: data.into_iter().map(|run| run.start + head_end..run.end + head_end).collect(),
             stream,
+            error,
             wire,
         }
     }
@@ -121,6 +128,7 @@ impl Script {
             tunnel: false,
             data: Vec::new(),
             stream: false,
+            error: None,
             wire,
         }
     }
@@ -137,13 +145,9 @@ impl Script {
         !self.stream || body.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:"))
     }
 
-    /// Whether these bytes of it, read at once, hold a whole event of an engine's own error.
+    /// Whether with these bytes of it the event of an engine's own error has become whole.
     pub fn tells_of_error(&self, read: Range<usize>) -> bool {
-        self.stream
-            && self.data.iter().any(|run| {
-                let (start, end) = (run.start.max(read.start), run.end.min(read.end));
-                start < end && holds_error(&self.wire[start..end])
-            })
+        self.error.is_some_and(|at| read.contains(&at))
     }
 }
 
@@ -163,10 +167,11 @@ fn says_full(judged: &[u8]) -> bool {
     says("is currently busy and cannot accept new requests") || says("The request queue is full")
 }
 
-fn holds_error(bytes: &[u8]) -> bool {
-    let Some(at) = memchr::memmem::find(bytes, b"data: {\"error\"") else { return false };
-    let line = bytes[at..].split(|&byte| byte == b'\n').next().unwrap_or_default();
-    memchr::memmem::find(line, b"\"code\": 5").is_some()
+/// Where the line ends that tells of an error.
+fn error_end(body: &[u8]) -> Option<usize> {
+    let at = memchr::memmem::find(body, b"data: {\"error\"")?;
+    let end = at + memchr::memchr(b'\n', &body[at..])?;
+    memchr::memmem::find(&body[at..end], b"\"code\": 5").map(|_| end)
 }
 
 /// Whether a client may be told of an error behind these bytes of a stream.
