@@ -656,6 +656,47 @@ fn a_standstill_puts_deadlines_off_for_so_many_turns() {
     }
 }
 
+/// Of which nothing has come: its scanner is held all the same. One at a time is let wait however small the budget is.
+#[test]
+fn who_waits_for_a_body_is_within_the_budget() {
+    const HEAD: &str = "POST /v1/completions HTTP/1.1\r\nhost: a\r\n";
+    // Nor is anything held of half a frame.
+    const WAYS: [[&str; 2]; 2] = [
+        ["content-length: 14\r\n\r\n", r#"{"prompt":"a"}"#],
+        ["transfer-encoding: chunked\r\n\r\ne", "\r\n{\"prompt\":\"a\"}\r\n0\r\n\r\n"],
+    ];
+    let over = || statics(1).stats.total(Count::RefusedOverBudget);
+    let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
+    for (budget, let_wait) in [(256 << 10, 8..16), (4 << 10, 1..2)] {
+        let mut table = Table::new(|rules| rules.limits.budget_bytes = budget);
+        statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
+        let before = over();
+        let clients: Vec<(usize, [&str; 2])> = (0..40).map(|at| (table.client(1 << 20), WAYS[at % 2])).collect();
+        for (client, [begin, _]) in &clients {
+            table.send(*client, format!("{HEAD}{begin}"));
+            table.pass(SECOND / 100);
+            let audit = table.shard.audit();
+            assert!(audit.held_account <= budget + (24 << 10), "{} bytes", audit.held_account);
+            assert_eq!(audit.held_account, audit.held_bytes);
+        }
+        let mut served = 0;
+        for (client, [_, rest]) in &clients {
+            let got = table.network.borrow_mut().peer_receive(*client, usize::MAX);
+            assert!(got.is_empty() || got.starts_with(b"HTTP/1.1 503"), "{}", got.escape_ascii());
+            if got.is_empty() {
+                table.send(*client, rest);
+                served += 1;
+            }
+        }
+        table.pass(SECOND / 2);
+        assert_eq!(statics(1).counters.in_flight(0), served, "of {budget} bytes");
+        assert!(let_wait.contains(&served) && over() - before == u64::from(40 - served), "{served} of {budget} bytes");
+        clients.iter().for_each(|(client, _)| table.end(*client, End::Reset));
+        table.pass(SECOND);
+        assert_eq!((statics(1).counters.in_flight(0), table.shard.audit().held_account), (0, 0));
+    }
+}
+
 /// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {
