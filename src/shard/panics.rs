@@ -1,4 +1,5 @@
-//! What becomes of a fault of our own: inside an exchange it ends that one, anywhere else the process.
+//! What becomes of a fault of our own: where a head is read, and inside an exchange, it ends that request; anywhere
+//! else the process.
 //!
 //! A panic's message may hold bytes of a prompt, so that only its place is told.
 
@@ -23,9 +24,9 @@ pub fn tell_place_only() {
 ///
 /// # Errors
 /// When it panicked.
-pub(super) fn contained(advance: impl FnOnce()) -> Result<(), ()> {
+pub(super) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, ()> {
     CONTAINED.set(true);
-    let outcome = catch_unwind(AssertUnwindSafe(advance));
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     CONTAINED.set(false);
     outcome.map_err(|_| ())
 }

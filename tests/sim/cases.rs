@@ -697,13 +697,14 @@ fn who_waits_for_a_body_is_within_the_budget() {
     }
 }
 
-/// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
+/// A fault of ours, wherever in a head or an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {
     const BODY: &str = r#"{"messages":[{"role":"user","content":"a secret of theirs"}]}"#;
     let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", BODY.len());
     let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
-    for before in [head.len(), head.len() + 5, head.len() + 40] {
+    let cuts = [0, 7, 45, head.len() - 1, head.len(), head.len() + 5, head.len() + 40];
+    for (before, look) in cuts.iter().flat_map(|cut| (1..=4).map(move |look| (*cut, look))) {
         let mut table = Table::new(|_| {});
         statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
         let panics = statics(1).stats.total(Count::Panicked);
@@ -714,17 +715,38 @@ fn a_panic_ends_one_exchange() {
         let request = format!("{head}{BODY}");
         table.send(victim, &request.as_bytes()[..before]);
         table.pass(SECOND);
-        FAULT.set(true);
+        FAULT.set(look);
         table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
-        assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        let came = (statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim));
+        assert_eq!(came, (1, Some(End::Reset)), "cut at {before}, look {look}");
         assert_eq!(ended() - ended_before, 1);
         let audit = table.shard.audit();
-        assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
+        let left = (audit.clients, audit.legs.as_slice(), audit.held_account, audit.held_bytes);
+        assert_eq!(left, (1, &[1][..], 0, 0), "cut at {before}, look {look}");
         assert_eq!(statics(1).counters.in_flight(0), 1);
         table.send(engine, reply(30));
         table.pass(SECOND);
         assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
         assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Count::AccountsDiffer)), (0, 0));
     }
+}
+
+/// A fault of ours where half a head is to be refused.
+#[test]
+#[cfg(debug_assertions)] // else no look at the stopwatch is there to break
+fn a_panic_over_half_a_head_ends_its_client() {
+    let mut table = Table::new(|_| {});
+    let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
+    let engine = table.ask(other, GET);
+    let panics = statics(1).stats.total(Count::Panicked);
+    table.send(victim, &GET[..7]);
+    table.pass(SECOND);
+    FAULT.set(1);
+    table.pass(6 * SECOND);
+    assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+    table.send(engine, reply(30));
+    table.pass(SECOND);
+    assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
+    assert_eq!((table.shard.audit().clients, table.shard.audit().held_account), (1, 0));
 }
