@@ -21,9 +21,11 @@ pub struct Limits {
     /// Reading stops once this many bytes lie ahead of the request in progress (pipelining); the read that
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
-    /// Bytes all held bodies of one shard may take together, with what has come of heads of replies; beyond it 503 with
+    /// Bytes all held bodies of one shard may take together, with their heads, the scanners that read them (17 KiB for
+    /// each that is waited for, also before any of it came) and what has come of heads of replies; beyond it 503 with
     /// `Retry-After`, and 502 where 16 KiB of such a head have come. 0: the shards share a quarter of the memory that
-    /// the machine, or this process's cgroup, has.
+    /// the machine, or this process's cgroup, has. What `connections_max` bounds is not among it: 2 KiB for each, 68
+    /// where half a long head has come, 192 where a client takes no reply and asks on.
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256

@@ -86,6 +86,7 @@ pub enum Opened {
 
 /// Reads a request head from the beginning of `bytes`, the first of which came at `since`.
 pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Opened {
+    cx.may_break();
     let came = Came { peer, since };
     let limits = http::HeadLimits::from(&cx.rules.limits);
     let mut fields = std::mem::take(&mut cx.lender.fields);
@@ -110,6 +111,11 @@ pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context
     refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
 }
 
+/// A fault of ours broke off either: of what was asked nothing is known.
+pub fn tell_fault(peer: Peer, since: Micros, cx: &mut Context<'_>) {
+    draft::answered(Heard::of_flawed(b""), Came { peer, since }, 0, End::Fault, cx);
+}
+
 /// Whatever follows a refused head cannot be told apart from it: answer and close. All of `bytes` are taken.
 fn refuse(
     refusal: http::Refusal,
@@ -119,7 +125,7 @@ fn refuse(
     came: Came,
     cx: &mut Context<'_>,
 ) -> Opened {
-    draft::answered(heard, came, refusal.status, End::Refused(refusal.cause), cx);
+    cx.may_break();
     let (method, target) = http::method_and_target(bytes);
     let head_request = method == b"HEAD";
     let to = ToClient { version: Version::Http11, keep_alive: false, head_request, request_id: None, explain: None };
@@ -130,6 +136,8 @@ fn refuse(
     let shape = Shape::of_path(head.map_or(target, |head| head.path));
     refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
+    // Behind all that may break: who was told of is told of no second time.
+    draft::answered(heard, came, refusal.status, End::Refused(refusal.cause), cx);
     Opened::Answered(bytes.len())
 }
 
@@ -138,8 +146,9 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, came:
     let api = Api::of_path(head.path);
     if let Some(answer) = own_answer(head, api, &framing, cx) {
         let (status, end) = answer.outcome();
+        let opened = answer_ourselves(head, &framing, &answer, &id, cx);
         draft::answered(Heard::of(head, api, &id), came, status, end, cx);
-        return answer_ourselves(head, &framing, &answer, &id, cx);
+        return opened;
     }
     if framing.expect_continue && framing.body != BodyLength::None && !body_here {
         cx.actions.bytes(Side::Client, reply::CONTINUE);
@@ -147,6 +156,7 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, came:
     let asked = Asked::of(head, framing, api, id, came.peer, cx);
     cx.lender.retries.earn(cx.rules.limits.retry_percent);
     let exchange = Exchange::new(head, asked, came, cx);
+    cx.may_break();
     Opened::Exchange(head.len, cx.lender.boxed(exchange))
 }
 

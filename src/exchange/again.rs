@@ -2,12 +2,13 @@
 
 use super::Exchange;
 use super::event::Context;
+use super::upload::Upload;
 use super::warm::LookedUp;
 use crate::counters::stats::Count;
 use crate::fleet::EndpointId;
 use crate::http::Body;
 use crate::policy::Tokens;
-use crate::scan::{Progress, Scan};
+use crate::scan::Progress;
 use crate::snapshot::Pool;
 
 impl Exchange {
@@ -34,21 +35,19 @@ impl Exchange {
     }
 
     fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
-        let mut scan = cx.lender.scan();
+        let scan = self.upload.take_scan(cx.lender);
         scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
         // What lies behind that, where all was held for its model, would keep others waiting: it counts as new.
-        self.read_anew(&mut scan, cx.rules.limits.hold_bytes);
-        self.upload.scan = Some(scan);
+        self.read_anew(cx.rules.limits.hold_bytes);
         let looked_up = self.look_up(pool, cx);
-        if let Some(scan) = self.upload.scan.take() {
-            cx.lender.give_back_scan(scan);
-        }
+        self.upload.give_back_scan(cx.lender);
         looked_up
     }
 
     /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
-    pub(super) fn read_anew(&self, scan: &mut Scan, bytes_max: usize) {
-        let mut rest = self.upload.held.get(self.upload.head_len..).unwrap_or_default();
+    pub(super) fn read_anew(&mut self, bytes_max: usize) {
+        let Upload { held, head_len, scan: Some(scan), .. } = &mut self.upload else { return };
+        let mut rest = held.get(*head_len..).unwrap_or_default();
         let (mut body, mut left) = (Body::new(self.asked.framing.body), bytes_max);
         while left > 0
             && !body.done()

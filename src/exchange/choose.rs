@@ -26,13 +26,13 @@ impl Exchange {
         let begun = (cx.stopwatch)();
         let selected = self.select_pool(cx);
         let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
-        if let Some(scan) = self.upload.scan.take() {
+        if let Some(scan) = &self.upload.scan {
             cx.stats.worked(Work::Scan, self.upload.scan_nanos);
             let facts = scan.facts();
             self.asked.media = facts.images();
             // Its HTTP server says at once that it is queued.
             self.asked.proves &= !facts.background || facts.stream == Some(true);
-            cx.lender.give_back_scan(scan);
+            self.upload.give_back_scan(cx.lender);
         }
         match selected {
             Ok(_) => self.choose_endpoint(looked_up, cx),

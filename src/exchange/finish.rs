@@ -193,8 +193,7 @@ impl Exchange {
             cx.lender.charges.release(leg.admission);
         }
         self.queued = None;
-        cx.lender.held_bytes -= self.upload.held.capacity();
-        self.upload.held = Vec::new();
+        self.upload.drop_all(cx.lender);
         self.take_held_head(cx);
         self.phase = Phase::Done;
     }

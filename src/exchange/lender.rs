@@ -21,8 +21,8 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
-    /// Memory of the bodies held now, of heads of replies that have not come whole, and of what is kept of strangers'
-    /// prompts.
+    /// Memory of the bodies held now and of the scanners that read them, of heads of replies that have not come whole,
+    /// and of what is kept of strangers' prompts.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,
@@ -101,6 +101,9 @@ const SPARE_BUFFERS_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 2 << 20;
 /// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
 const SPARE_SCANS_MAX: usize = 64;
+/// What a scanner takes, on the account for as long as it is lent: who waits for a body has one before any of it came,
+/// and is let have it for a head of some dozens of bytes.
+pub const SCAN_BYTES: usize = size_of::<Scan>();
 /// Most exchanges kept in [`Lender::over`].
 const SPARE_EXCHANGES_MAX: usize = 64;
 /// Smaller buffers are short.
@@ -181,14 +184,17 @@ impl Lender {
 
     /// Takes a scanner back.
     pub fn give_back_scan(&mut self, scan: Box<Scan>) {
+        self.held_bytes -= SCAN_BYTES;
         if self.scans.len() < SPARE_SCANS_MAX {
             self.scans.push(scan);
         }
     }
 
-    /// A scanner.
+    /// A scanner, held by whom it is lent to.
     pub fn scan(&mut self) -> Box<Scan> {
-        self.scans.pop().unwrap_or_else(|| Box::new(Scan::new()))
+        let scan = self.scans.pop().unwrap_or_else(|| Box::new(Scan::new()));
+        self.held_bytes += SCAN_BYTES;
+        scan
     }
 }
 

@@ -228,6 +228,7 @@ impl Exchange {
     /// What one who waits as a stranger shows may have been let in meanwhile: it waits on as its own tenant, for whom
     /// room is kept. Asked of all before any of them looks: one behind a tenant that finds no room has no look itself.
     pub fn may_be_known_by_now(&mut self, cx: &Context<'_>) {
+        cx.may_break();
         if self.queued.is_none() || !self.stranger || self.names_nobody || self.is_strange_to(self.pool, cx) {
             return;
         }

@@ -7,7 +7,7 @@ use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
 use crate::http::{Kind, SizeLine};
 use crate::policy::Queueing;
-use crate::scan::{Api, Facts, Needs, Progress, Scan};
+use crate::scan::{Api, Facts, Needs, Progress};
 use crate::snapshot::{Selected, Snapshot};
 
 impl Exchange {
@@ -23,12 +23,11 @@ impl Exchange {
             self.upload.knows_enough = true;
             return;
         }
-        let mut scan = cx.lender.scan();
+        let scan = self.upload.take_scan(cx.lender);
         match form.filter(|_| needs.contains(Needs::MODEL)) {
             Some(boundary) => scan.begin_form(&cx.snapshot.plan, boundary),
             None => scan.begin(self.asked.api, &cx.snapshot.plan, needs),
         }
-        self.upload.scan = Some(scan);
     }
 
     fn needs(&self, snapshot: &Snapshot) -> Needs {
@@ -48,18 +47,19 @@ impl Exchange {
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
         // A form says nothing but its model.
-        let wants_more = |scan: &mut Box<Scan>| !scan.needs().contains(needs) && !scan.is_form();
-        let Some(mut scan) = self.upload.scan.take_if(wants_more) else { return };
+        let scan = self.upload.scan.as_mut().filter(|scan| !scan.needs().contains(needs) && !scan.is_form());
+        let Some(scan) = scan else { return };
         let needs = needs | scan.needs();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
-        self.read_anew(&mut scan, self.upload.holds_at_most(cx.rules));
-        self.upload.scan = Some(scan);
+        self.read_anew(self.upload.holds_at_most(cx.rules));
     }
 
-    /// None of the body came with the head.
+    /// None of the body came with the head. Who waits for it takes memory already.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
         if self.upload.knows_enough {
             self.choose(cx);
+        } else if self.upload.is_over_budget(cx.lender) {
+            self.refuse(refusals::OVER_BUDGET.into(), cx);
         }
     }
 
@@ -182,7 +182,7 @@ impl Exchange {
         if self.upload.body.done() {
             self.whole = cx.now;
         }
-        if cx.lender.held_bytes > cx.lender.budget_bytes && self.upload.held.len() > self.upload.head_len {
+        if self.upload.is_over_budget(cx.lender) {
             let never_fits = self.upload.seeks_model && self.upload.held.len() > cx.lender.budget_bytes;
             return self.refuse(if never_fits { refusals::MODEL_TOO_FAR } else { refusals::OVER_BUDGET }.into(), cx);
         }

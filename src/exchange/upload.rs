@@ -1,7 +1,8 @@
 //! What has come of a request's body, what is held of it, and what it is read for.
 
 use super::event::{Context, Micros};
-use super::{Exchange, Phase, Rules};
+use super::lender::SCAN_BYTES;
+use super::{Exchange, Lender, Phase, Rules};
 use crate::http::{Body, BodyLength};
 use crate::scan::{Progress, Scan};
 
@@ -23,6 +24,7 @@ pub(super) struct Upload {
     /// How many bytes of `held` the kernel took.
     pub pushed: usize,
     pub held_whole: bool,
+    /// Never taken out while it is used: a fault of ours would leave it on the account.
     pub scan: Option<Box<Scan>>,
     pub scan_nanos: u64,
     /// The choice waits for nothing of the body.
@@ -58,6 +60,22 @@ impl Upload {
     /// What is held and not yet taken by the upstream's kernel.
     pub fn unsent(&self) -> &[u8] {
         self.held.get(self.pushed..).unwrap_or_default()
+    }
+
+    /// Has the lender's scanner read it from here on.
+    pub fn take_scan(&mut self, lender: &mut Lender) -> &mut Scan {
+        self.scan.insert(lender.scan())
+    }
+
+    pub fn give_back_scan(&mut self, lender: &mut Lender) {
+        if let Some(scan) = self.scan.take() {
+            lender.give_back_scan(scan);
+        }
+    }
+
+    /// What its scanner takes.
+    pub fn scan_bytes(&self) -> usize {
+        if self.scan.is_some() { SCAN_BYTES } else { 0 }
     }
 
     /// Feeds the scanner.
@@ -109,6 +127,20 @@ impl Upload {
         self.held_whole = false;
     }
 
+    /// Behind a fault of ours, which may have torn what is here: nobody gets it again.
+    pub fn drop_all(&mut self, lender: &mut Lender) {
+        lender.held_bytes -= self.held.capacity() + self.scan_bytes();
+        (self.held, self.scan) = (Vec::new(), None);
+    }
+
+    /// Whether there is less memory than bodies take together, and this one takes any. Its own scanner is not held
+    /// against it: one request at a time is served however small the budget is, and who has all its body here is rid of
+    /// it in a moment.
+    pub fn is_over_budget(&self, lender: &Lender) -> bool {
+        let holds = self.held.len() > self.head_len || self.scan.is_some();
+        holds && lender.held_bytes - self.scan_bytes() > lender.budget_bytes
+    }
+
     /// Whether it comes more slowly than any upload may.
     pub fn crawls(&self, cx: &Context<'_>) -> bool {
         let limits = &cx.rules.limits;
@@ -142,8 +174,9 @@ impl Exchange {
         self.upload.held.len()
     }
 
-    /// The memory that takes, what has come of the reply's head, and what is kept of a stranger's prompt.
+    /// The memory that takes and its scanner, what has come of the reply's head, and what is kept of a stranger's
+    /// prompt.
     pub fn held_memory(&self) -> usize {
-        self.upload.held.capacity() + self.reply.head.capacity() + self.kept_bytes()
+        self.upload.held.capacity() + self.upload.scan_bytes() + self.reply.head.capacity() + self.kept_bytes()
     }
 }

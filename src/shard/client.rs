@@ -204,19 +204,23 @@ impl<D: Driver> Shard<D> {
     /// Reads one head: an exchange begins, or an answer of ours goes out. `None`: it is not complete.
     fn open(&mut self, key: Key, input: Input<'_>) -> Option<usize> {
         let client = self.clients.get_mut(key)?;
-        self.desk.actions.clear();
         let bytes = input.bytes(&self.driver);
-        let since = client.head_since.unwrap_or(self.desk.now);
-        let mut cx = self.desk.context();
-        match exchange::open(bytes, client.peer, since, &mut cx) {
-            Opened::Partial => None,
-            Opened::Answered(consumed) => {
+        let (peer, since) = (client.peer, client.head_since.unwrap_or(self.desk.now));
+        let all = bytes.len();
+        match self.desk.read_head(peer, since, |cx| exchange::open(bytes, peer, since, cx)) {
+            None => {
+                // A fault of ours ends the client, and what it sent is for nobody.
+                self.drive(key, Input::None);
+                Some(all)
+            }
+            Some(Opened::Partial) => None,
+            Some(Opened::Answered(consumed)) => {
                 (client.head_since, client.awaited_until) = (None, 0);
                 self.drive(key, input);
                 Some(consumed)
             }
-            Opened::Exchange(consumed, exchange) => {
-                let body_follows = exchange.reads_request() && consumed < bytes.len();
+            Some(Opened::Exchange(consumed, exchange)) => {
+                let body_follows = exchange.reads_request() && consumed < all;
                 (client.head_since, client.awaited_until) = (None, 0);
                 client.exchange = Some(exchange);
                 self.drive(key, input);

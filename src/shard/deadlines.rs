@@ -93,9 +93,8 @@ impl<D: Driver> Shard<D> {
         }
         if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {
             // Half a head: say so before closing.
-            self.desk.actions.clear();
-            let since = client.head_since.unwrap_or(self.desk.now);
-            exchange::refuse_slow_head(&client.ahead, client.peer, since, &mut self.desk.context());
+            let (half, peer, since) = (&client.ahead, client.peer, client.head_since.unwrap_or(self.desk.now));
+            self.desk.read_head(peer, since, |cx| exchange::refuse_slow_head(half, peer, since, cx));
             return self.drive(key, Input::None);
         }
         // A request that has come within this turn, unseen, would be lost in a reset.

@@ -64,9 +64,7 @@ impl<D: Driver> Shard<D> {
         let outcome = panics::contained(|| exchange.advance(event(bytes), &mut cx));
         if outcome.is_err() {
             exchange.give_all_back(&mut self.desk.context());
-            self.desk.stats.count(Count::Panicked);
-            self.desk.actions.clear();
-            self.desk.actions.push(Action::End(Ending::Abort));
+            self.desk.end_torn();
         }
         let after = (exchange.endpoint(), exchange.place().is_some());
         self.legs += usize::from(after.0.is_some());

@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::counters::Counters;
 use crate::counters::stats::{Count, Gauge, ShardStats};
 use crate::driver::Driver;
-use crate::exchange::{Actions, Context, Lender, Micros, Random, Rules, Toolsets};
+use crate::exchange::{self, Action, Actions, Context, Ending, Lender, Micros, Peer, Random, Rules, Toolsets};
 use crate::publish::{Doing, DoingCell, Process, Published, Reader, Records, RulesReader};
 use crate::slots::{Key, Slots};
 use crate::snapshot::Snapshot;
@@ -102,6 +102,28 @@ impl Desk {
             lender: &mut self.lender,
             actions: &mut self.actions,
         }
+    }
+
+    /// Reads a head that `peer` began at `since`, or answers what has come of one. `None`: a fault of ours broke that
+    /// off, and the client is to be ended. No exchange is there to give back what was taken for it: the account is as
+    /// it was before.
+    fn read_head<T>(&mut self, peer: Peer, since: Micros, read: impl FnOnce(&mut Context<'_>) -> T) -> Option<T> {
+        self.actions.clear();
+        let held_bytes = self.lender.held_bytes;
+        let read = panics::contained(|| read(&mut self.context())).ok();
+        if read.is_none() {
+            self.lender.held_bytes = held_bytes;
+            exchange::tell_fault(peer, since, &mut self.context());
+            self.end_torn();
+        }
+        read
+    }
+
+    /// A fault of ours was contained: of all that was to be done only this is, that its client ends.
+    fn end_torn(&mut self) {
+        self.stats.count(Count::Panicked);
+        self.actions.clear();
+        self.actions.push(Action::End(Ending::Abort));
     }
 }
 

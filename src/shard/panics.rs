@@ -1,5 +1,5 @@
-//! What becomes of a fault of our own: inside an exchange it ends that one, anywhere else on a shard the process. On
-//! control's thread it ends a task, and whoever has that done says what follows.
+//! What becomes of a fault of our own: where a head is read, and inside an exchange, it ends that request; anywhere
+//! else on a shard the process. On control's thread it ends a task, and whoever has that done says what follows.
 //!
 //! A panic's message may hold bytes of a prompt, so that only its place is told.
 
@@ -30,9 +30,9 @@ pub fn tell_place_only() {
 ///
 /// # Errors
 /// When it panicked.
-pub(super) fn contained(advance: impl FnOnce()) -> Result<(), ()> {
+pub(super) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, ()> {
     CONTAINED.set(true);
-    let outcome = catch_unwind(AssertUnwindSafe(advance));
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     CONTAINED.set(false);
     outcome.map_err(|_| ())
 }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::Shard;
+use super::drive::Input;
+use super::{Shard, panics};
 use crate::counters::queue::{Line, Look, Place, Turn};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
@@ -154,10 +155,14 @@ impl<D: Driver> Shard<D> {
     /// All that wait here, into `lines`; forgets those that do no more.
     fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
+        let mut torn = Vec::new();
         let cx = self.desk.context();
         lines.extend(keys.drain(..).filter_map(|key| {
             let exchange = self.clients.get_mut(key)?.exchange.as_deref_mut()?;
-            exchange.may_be_known_by_now(&cx);
+            if panics::contained(|| exchange.may_be_known_by_now(&cx)).is_err() {
+                torn.push(key);
+                return None;
+            }
             Some((exchange.place()?.line(), key))
         }));
         lines.sort_unstable();
@@ -169,6 +174,17 @@ impl<D: Driver> Shard<D> {
         for line in lines.chunk_by(|(one, _), (next, _)| one.is_in_line_with(next)) {
             heads.push(from..from + line.len());
             from += line.len();
+        }
+        torn.into_iter().for_each(|key| self.end_torn(key));
+    }
+
+    /// A fault of ours has torn a request that waits.
+    fn end_torn(&mut self, key: Key) {
+        let exchange = self.clients.get_mut(key).and_then(|client| client.exchange.as_deref_mut());
+        if let Some(exchange) = exchange {
+            exchange.give_all_back(&mut self.desk.context());
+            self.desk.end_torn();
+            self.drive(key, Input::None);
         }
     }
 

@@ -8,7 +8,11 @@ use crate::engine::Engine;
 use crate::front::{Front, alone, figure, kib, room_for};
 use crate::on_both_drivers;
 
-on_both_drivers!(half_open_and_idle_clients_cost_little_and_end, half_bodies_cost_little_and_end);
+on_both_drivers!(
+    half_open_and_idle_clients_cost_little_and_end,
+    half_bodies_cost_little_and_end,
+    heads_without_their_bodies_stay_within_the_budget,
+);
 
 const HALF_HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost:";
 /// Most resident memory for one client.
@@ -126,4 +130,37 @@ fn half_bodies_cost_little_and_end(driver: &str) {
     assert!(again <= half_body + 512, "{again} bytes each after a crowd that took {half_body}");
     drop(crowd);
     front.until("descriptors come back", |front| front.descriptors() <= descriptors + 1);
+}
+
+/// Each has its request wait with a scanner, before any byte of its body came.
+fn heads_without_their_bodies_stay_within_the_budget(driver: &str) {
+    const BUDGET: usize = 2 << 20;
+    const ONE: usize = 32 << 10;
+    let _room = alone();
+    let engine = Engine::start();
+    let limits = format!("budget_bytes = {BUDGET}\nbody_stall_timeout_ms = 4000\nlinger_timeout_ms = 100");
+    let front = Front::start(driver, engine.address, &limits);
+    let count = room_for(2_000);
+    go(&front);
+    let memory = front.resident();
+    let head = post("/v1/chat/completions", "").replace(": 0\r", ": 9\r");
+    let crowd = Crowd::gather(&front, count, head.as_bytes());
+    let held = front.metric("warmfront_held_bytes") as usize;
+    let grown = front.resident().saturating_sub(memory);
+    figure(
+        &format!("memory of {count} heads of {} bytes without their bodies, budget of 2 MiB", head.len()),
+        driver,
+        format_args!("{:.1} MiB", kib(grown) / 1024.0),
+    );
+    assert!((BUDGET / 2..BUDGET + ONE).contains(&held), "{held} bytes are held");
+    // Beside it clients that linger, and what an allocator and a shard keep at hand.
+    assert!(grown <= BUDGET + (6 << 20), "{grown} bytes more");
+    let replies: Vec<Vec<u8>> = crowd.read().map(|got| got.expect("a proper end")).collect();
+    let told = |status: &[u8]| replies.iter().filter(|got| got.get(9..12) == Some(status)).count();
+    let (refused, late) = (told(b"503"), told(b"408"));
+    assert_eq!(refused + late, count);
+    assert!((BUDGET / 2 / ONE..=BUDGET / (16 << 10)).contains(&late), "{late} were let wait");
+    assert_eq!(front.metric("warmfront_refused_total{cause=\"over_budget\"}") as usize, refused);
+    front.until("nothing is held", |front| front.metric("warmfront_held_bytes") == 0);
+    go(&front);
 }

@@ -659,13 +659,55 @@ fn a_standstill_puts_deadlines_off_for_so_many_turns() {
     }
 }
 
-/// A fault of ours, wherever in an exchange: its client is reset, nothing stays counted or held, others go on.
+/// Of which nothing has come: its scanner is held all the same. One at a time is let wait however small the budget is.
+#[test]
+fn who_waits_for_a_body_is_within_the_budget() {
+    const HEAD: &str = "POST /v1/completions HTTP/1.1\r\nhost: a\r\n";
+    // Nor is anything held of half a frame.
+    const WAYS: [[&str; 2]; 2] = [
+        ["content-length: 14\r\n\r\n", r#"{"prompt":"a"}"#],
+        ["transfer-encoding: chunked\r\n\r\ne", "\r\n{\"prompt\":\"a\"}\r\n0\r\n\r\n"],
+    ];
+    let over = || statics(1).stats.total(Count::RefusedOverBudget);
+    let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
+    for (budget, let_wait) in [(256 << 10, 8..16), (4 << 10, 1..2)] {
+        let mut table = Table::new(|rules| rules.limits.budget_bytes = budget);
+        statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
+        let before = over();
+        let clients: Vec<(usize, [&str; 2])> = (0..40).map(|at| (table.client(1 << 20), WAYS[at % 2])).collect();
+        for (client, [begin, _]) in &clients {
+            table.send(*client, format!("{HEAD}{begin}"));
+            table.pass(SECOND / 100);
+            let audit = table.shard.audit();
+            assert!(audit.held_account <= budget + (24 << 10), "{} bytes", audit.held_account);
+            assert_eq!(audit.held_account, audit.held_bytes);
+        }
+        let mut served = 0;
+        for (client, [_, rest]) in &clients {
+            let got = table.network.borrow_mut().peer_receive(*client, usize::MAX);
+            assert!(got.is_empty() || got.starts_with(b"HTTP/1.1 503"), "{}", got.escape_ascii());
+            if got.is_empty() {
+                table.send(*client, rest);
+                served += 1;
+            }
+        }
+        table.pass(SECOND / 2);
+        assert_eq!(statics(1).counters.in_flight(0), served, "of {budget} bytes");
+        assert!(let_wait.contains(&served) && over() - before == u64::from(40 - served), "{served} of {budget} bytes");
+        clients.iter().for_each(|(client, _)| table.end(*client, End::Reset));
+        table.pass(SECOND);
+        assert_eq!((statics(1).counters.in_flight(0), table.shard.audit().held_account), (0, 0));
+    }
+}
+
+/// A fault of ours, wherever in a head or an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {
     const BODY: &str = r#"{"messages":[{"role":"user","content":"a secret of theirs"}]}"#;
     let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", BODY.len());
     let by_prefix = Arc::new(Settings { policy: Policy::PrefixHash, replication: 1, ..Settings::default() });
-    for before in [head.len(), head.len() + 5, head.len() + 40] {
+    let cuts = [0, 7, 45, head.len() - 1, head.len(), head.len() + 5, head.len() + 40];
+    for (before, look) in cuts.iter().flat_map(|cut| (1..=4).map(move |look| (*cut, look))) {
         let mut table = Table::new(|_| {});
         statics(1).published.publish(draw::snapshot(&[Some(draw::endpoint(0, 0))], &by_prefix));
         let panics = statics(1).stats.total(Count::Panicked);
@@ -676,17 +718,38 @@ fn a_panic_ends_one_exchange() {
         let request = format!("{head}{BODY}");
         table.send(victim, &request.as_bytes()[..before]);
         table.pass(SECOND);
-        FAULT.set(true);
+        FAULT.set(look);
         table.send(victim, &request.as_bytes()[before..]);
         table.pass(SECOND);
-        assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+        let came = (statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim));
+        assert_eq!(came, (1, Some(End::Reset)), "cut at {before}, look {look}");
         assert_eq!(ended() - ended_before, 1);
         let audit = table.shard.audit();
-        assert_eq!((audit.clients, audit.legs.as_slice(), audit.held_account), (1, &[1][..], 0), "cut at {before}");
+        let left = (audit.clients, audit.legs.as_slice(), audit.held_account, audit.held_bytes);
+        assert_eq!(left, (1, &[1][..], 0, 0), "cut at {before}, look {look}");
         assert_eq!(statics(1).counters.in_flight(0), 1);
         table.send(engine, reply(30));
         table.pass(SECOND);
         assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
         assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Count::AccountsDiffer)), (0, 0));
     }
+}
+
+/// A fault of ours where half a head is to be refused.
+#[test]
+#[cfg(debug_assertions)] // else no look at the stopwatch is there to break
+fn a_panic_over_half_a_head_ends_its_client() {
+    let mut table = Table::new(|_| {});
+    let (other, victim) = (table.client(1 << 20), table.client(1 << 20));
+    let engine = table.ask(other, GET);
+    let panics = statics(1).stats.total(Count::Panicked);
+    table.send(victim, &GET[..7]);
+    table.pass(SECOND);
+    FAULT.set(1);
+    table.pass(6 * SECOND);
+    assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(victim)), (1, Some(End::Reset)));
+    table.send(engine, reply(30));
+    table.pass(SECOND);
+    assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
+    assert_eq!((table.shard.audit().clients, table.shard.audit().held_account), (1, 0));
 }

@@ -51,17 +51,24 @@ thread_local! {
         stats: Stats::leak(1 + more),
         records: Box::leak((0..=more).map(|_| Records::default()).collect()),
     });
-    /// Has the next look at the stopwatch panic: a fault of ours in the middle of an exchange.
-    pub static FAULT: Cell<bool> = const { Cell::new(false) };
+    /// Has the first look at the stopwatch, the second, and so on, panic: a fault of ours in the middle of an exchange,
+    /// or before there is one. 0: none.
+    pub static FAULT: Cell<u32> = const { Cell::new(0) };
     /// How often it did.
     pub static FAULTS: Cell<u64> = const { Cell::new(0) };
 }
+
+/// A fault comes with one of so many looks: a request has two for its head, two for each piece of its body, and two for
+/// its choice.
+const FAULT_LOOKS: usize = 6;
 
 /// What the panic of such a fault says.
 pub const FAULT_WORDS: &str = "a fault of ours";
 
 fn faulty_stopwatch() -> u64 {
-    if FAULT.take() {
+    let left = FAULT.get();
+    FAULT.set(left.saturating_sub(1));
+    if left == 1 {
         FAULTS.set(FAULTS.get() + 1);
         panic!("{FAULT_WORDS}");
     }
@@ -158,7 +165,7 @@ impl Schedule {
         let drains_at = (!style.calm && random.chance(20)).then(|| 1_000_000 + random.below(within) as u64);
         network.borrow_mut().drains = drains_at.map(|at| (at, process));
         let jumps = random.pick(&[50, 1_000, usize::MAX]);
-        FAULT.set(false);
+        FAULT.set(0);
         Schedule {
             random,
             style,
@@ -280,7 +287,7 @@ impl Schedule {
             network.now += self.random.below(jump) as u64;
         }
         if self.random.below(10_000) < self.style.panics {
-            FAULT.set(true);
+            FAULT.set(1 + self.random.below(FAULT_LOOKS) as u32);
         }
     }
 
