@@ -145,9 +145,9 @@ fn an_answer_that_has_begun_is_not_cut_for_a_slow_upload() {
             connection.send([TOKEN, LAST].concat());
         }
     });
-    let changes: [(&str, fn(&mut Limits)); 2] =
-        [("late", |limits| limits.upload_timeout_ms = 400), ("slowly", |limits| limits.upload_grace_ms = 400)];
-    for (what, change) in changes {
+    let late = |limits: &mut Limits| limits.upload_timeout_ms = 400;
+    let slowly = |limits: &mut Limits| limits.upload_grace_ms = 400;
+    for (what, change) in [("late", &late as &dyn Fn(&mut Limits)), ("slowly", &slowly)] {
         let front = Front::with(&[engine.address], |options| change(&mut options.rules.limits));
         let begins = || {
             let mut client = front.connect();
