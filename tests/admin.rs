@@ -691,6 +691,20 @@ fn metrics_are_exposed() {
 }
 
 /// What has no label of its own is counted under a name that a model may have too; a series told twice would be refused.
+/// By the unit, and not by the blocks, it is known what counts as held.
+#[test]
+fn the_unit_in_which_prompts_are_found_is_shown_beside_the_block() {
+    const HYBRID: &str =
+        "vllm:cache_config_info{block_size=\"3584\",num_gpu_blocks=\"9\",prefix_match_unit=\"16\"} 1\n";
+    let engine = engine(MODELS, HYBRID, None);
+    let front = front(vec![upstream(engine.address)]);
+    front.until("its metrics", |snapshot| snapshot.endpoints[0].as_ref().unwrap().engine.kv_capacity_tokens.is_some());
+    let all: serde_json::Value = serde_json::from_str(&front.text("/endpoints")).unwrap();
+    let shown = &all["endpoints"][0]["engine"];
+    assert_eq!((shown["block_size"].as_u64(), shown["match_unit"].as_u64()), (Some(3_584), Some(16)), "{shown}");
+    front.control.stop();
+}
+
 #[test]
 fn a_model_called_unknown_is_one_series_with_what_is_unknown() {
     let models = r#"{"object":"list","data":[{"id":"unknown","object":"model"}]}"#;

@@ -132,6 +132,8 @@ struct ShownEngine {
     kv_use: Option<f32>,
     kv_capacity_tokens: Option<u64>,
     block_size: Option<u32>,
+    /// Tokens of the unit in which it finds prompts.
+    match_unit: Option<u32>,
     prefix_caching: Option<bool>,
     prefix_queries_total: Option<u64>,
     prefix_hits_total: Option<u64>,
@@ -233,6 +235,7 @@ fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
         kv_use: reading.load.kv_use,
         kv_capacity_tokens: reading.load.kv_capacity_tokens,
         block_size: reading.block_size,
+        match_unit: reading.match_unit,
         prefix_caching: reading.prefix_caching,
         prefix_queries_total: reading.load.prefix_queries_total,
         prefix_hits_total: reading.load.prefix_hits_total,

@@ -77,6 +77,11 @@ impl Peer {
         self.addresses.as_ref().is_none_or(|addresses| addresses.iter().any(is_it))
     }
 
+    /// Whether it is known to have this address.
+    pub fn is_known_at(&self, address: IpAddr) -> bool {
+        self.addresses.is_some() && self.has(address)
+    }
+
     /// Where that is. Its own host has been looked up by who knows its addresses.
     async fn at(&self, to: &Endpoint) -> Result<Vec<SocketAddr>, Ended> {
         if let Some(own) = self.addresses.as_ref().filter(|_| to.host == self.host) {

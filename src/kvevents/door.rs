@@ -2,11 +2,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -19,6 +20,9 @@ use crate::resolver;
 
 /// Most connections in their handshake at once; further ones wait in the kernel's queue.
 const KNOCKING_MAX: usize = 8;
+
+/// Of a socket that sends nothing; any would do.
+const DISCARD_PORT: u16 = 9;
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -124,7 +128,7 @@ impl Door {
                 none => {
                     let all = ["*", "0.0.0.0"].contains(&&*self.endpoint.host);
                     let host = if all { "0.0.0.0" } else { &*self.endpoint.host };
-                    match listening(host, self.endpoint.port).await {
+                    match listening(host, self.endpoint.port, &self.peer).await {
                         Ok(listener) => &*none.insert(listener),
                         Err(error) => return self.met(error).await,
                     }
@@ -173,6 +177,66 @@ impl Door {
     }
 }
 
-async fn listening(host: &str, port: u16) -> io::Result<TcpListener> {
-    TcpListener::bind(&*resolver::addresses(host, port).await?).await
+/// Waits at those of the host's addresses that may be ours. One of the engine's own is not, unless it is on this
+/// machine. That it cannot be bound says so as well, but not where any may be (`net.ipv4.ip_nonlocal_bind`, usual
+/// beside keepalived): both would wait there for ever.
+async fn listening(host: &str, port: u16, peer: &Peer) -> io::Result<TcpListener> {
+    let mut addresses = resolver::addresses(host, port).await?;
+    addresses.retain(|address| !peer.is_known_at(address.ip()) || is_ours(address.ip()));
+    if addresses.is_empty() {
+        return Err(Errno::ADDRNOTAVAIL.into());
+    }
+    TcpListener::bind(&*addresses).await
+}
+
+/// Whether this machine has the address, or it cannot be told. A UDP socket that connects sends nothing, and has its
+/// route looked up. Of IPv4 there is none from an address that is not ours. Of IPv6 there is; but one to an address of
+/// ours begins at the same, while of IPv4 it may begin at the first of that interface.
+fn is_ours(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let from = if address.is_ipv4() { address } else { Ipv6Addr::UNSPECIFIED.into() };
+    let begins_at = || {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect((address, DISCARD_PORT))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    match begins_at() {
+        Ok(begin) => begin == address || address.is_unspecified(),
+        Err(error) => !is_no_way(&error),
+    }
+}
+
+fn is_no_way(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_are_told_from_others() {
+        // Of 127.0.0.0/8 any is; what is sent there comes from the first.
+        for ours in ["127.0.0.1", "127.0.3.2", "::ffff:127.0.0.1", "0.0.0.0"] {
+            assert!(is_ours(ours.parse().unwrap()), "{ours}");
+        }
+        assert!(!is_ours("192.0.2.1".parse().unwrap()));
+        if UdpSocket::bind("[::1]:0").is_ok() {
+            assert!(is_ours("::1".parse().unwrap()));
+            assert!(is_ours("::".parse().unwrap()));
+            assert!(!is_ours("2001:db8::1".parse().unwrap()));
+        }
+    }
+
+    /// Where foreign addresses may be bound this is all that says that the engine waits there.
+    #[tokio::test]
+    async fn nobody_waits_at_an_address_of_an_engine_elsewhere() {
+        let engine =
+            Peer { addresses: Some([[192, 0, 2, 1].into(), [127, 0, 3, 2].into()].into()), host: String::new() };
+        let refused = listening("192.0.2.1", 1, &engine).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrNotAvailable);
+        // One on this machine may come to an address that is its own.
+        assert!(listening("127.0.3.2", 0, &engine).await.is_ok());
+        assert!(listening("0.0.0.0", 0, &engine).await.is_ok());
+    }
 }

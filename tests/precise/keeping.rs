@@ -135,6 +135,29 @@ fn a_process_that_takes_over_knows_what_was_told() {
     });
 }
 
+/// What was sent there is all that `warm` goes by, and nobody tells it again.
+#[test]
+fn a_process_that_takes_over_knows_what_was_sent() {
+    on_both(|driver| {
+        let (path, config) = file();
+        let config = config.replace("\"precise\"", "\"warm\"");
+        let mut scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
+        (0..2).for_each(|place| scene.until_known(place));
+        let (content, _) = prompt(63);
+        let first = scene.chat(&content);
+        let held = scene.chat(&content).held;
+        assert!(first.held == 0 && held > 0, "{driver}: {held} of {first:?}");
+        scene.front.upgrade();
+        crate::until("the first process's end", || scene.front.first_has_ended());
+        // The one that serves now knows engines again once they have said which processes they are.
+        (0..2).for_each(|place| scene.until_known(place));
+        let again = scene.chat(&content);
+        // Not as many tokens: how long they are is learnt anew.
+        assert!(again.place == first.place && again.held > held / 2, "{driver}: {again:?} after {first:?}, {held}");
+        let _ = std::fs::remove_file(path);
+    });
+}
+
 #[test]
 fn a_reload_keeps_what_was_told() {
     on_both(|driver| {

@@ -68,6 +68,12 @@ impl Scene {
         until(&what, || self.front.endpoint(place)["cache"]["rung"] == rung);
     }
 
+    /// Waits until an engine's metrics have been read.
+    pub fn until_known(&self, place: usize) {
+        let what = format!("{}: metrics of engine {place}", self.driver);
+        until(&what, || !self.front.endpoint(place)["engine"].is_null());
+    }
+
     /// Waits until all that an engine has published so far is read.
     pub fn until_read(&self, place: usize) {
         self.until_counted(
