@@ -149,6 +149,23 @@ fn the_model_of_a_body_selects_the_pool() {
     }
 }
 
+/// Who names two models tries which of them is read: that shows also where the last is nobody's, or none.
+#[test]
+fn a_model_named_twice_is_counted_whoever_serves_it() {
+    for policy in [Policy::PrefixHash, Policy::Warm] {
+        let (_engines, front) = two_pools(policy);
+        let mut client = front.connect();
+        for (last, status, count) in [("b", 200, 1), ("nobody's", 404, 2), ("", 400, 3)] {
+            let body = format!(r#"{{"model":"a","model":"{last}","messages":[{{"role":"user","content":"hi"}}]}}"#);
+            let reply = client.ask(post("/v1/chat/completions", body));
+            assert_eq!((reply.status, front.count(Count::DuplicateField)), (status, count), "{last:?} {policy:?}");
+        }
+        assert_eq!(client.ask(chat("a", "hi")).status, 200);
+        assert_eq!(front.count(Count::DuplicateField), 3, "once is not twice");
+        front.settles();
+    }
+}
+
 /// Two pools that are asked in turn have each their own order.
 #[test]
 fn each_pool_goes_round_by_itself() {
