@@ -156,7 +156,8 @@ fn closed_idle_connections_are_noticed() {
         assert_eq!(client.ask(get("/v1/a")).status, 200);
         noticed.recv_timeout(crate::front::PATIENCE).expect("the front keeps what the engine closed");
     }
-    assert_eq!((engine.executions(), front.count(Count::UpstreamReused)), (20, 0));
+    assert_eq!((engine.executions(), engine.connections()), (20, 20));
+    assert_eq!((front.count(Count::UpstreamOpened), front.count(Count::UpstreamReused)), (20, 0));
 }
 
 /// Kept connections are used again, and closed when they idled too long.
@@ -174,8 +175,9 @@ fn idle_connections_are_kept_for_a_while() {
     for _ in 0..5 {
         front.ask(get("/v1/a"));
     }
-    assert_eq!(engine.connections(), 1);
-    assert_eq!(closed.load(Ordering::Relaxed), 0);
+    assert_eq!((engine.connections(), closed.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((front.count(Count::UpstreamOpened), front.count(Count::UpstreamReused)), (1, 4));
+    assert_eq!(front.count(Count::UpstreamBytesIn), 5 * HELLO.len() as u64);
     // The while is short only for what idles from here on: before, as much may pass between two requests.
     let limits = Limits { upstream_idle_timeout_ms: 150, ..Limits::default() };
     front.published.publish_rules(Rules { limits, ..Rules::default() });

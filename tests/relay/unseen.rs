@@ -39,6 +39,7 @@ fn long_replies_pass_whole_and_the_connections_go_on() {
         }
         front.settles();
         assert_eq!(engine.connections(), 1, "the engine's connection is kept");
+        assert_eq!(front.count(Count::UpstreamBytesIn), 3 * (head(len).len() + len) as u64, "seen or not");
         // What was received before the splice began has been copied.
         assert!(passed(&front) <= 3 * len as u64);
         if len >= 200_000 {
