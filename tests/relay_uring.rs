@@ -72,6 +72,8 @@ mod strangers;
 mod tries;
 #[path = "relay/tunnel.rs"]
 mod tunnel;
+#[path = "relay/turns.rs"]
+mod turns;
 #[path = "relay/unseen.rs"]
 mod unseen;
 #[path = "relay/untested.rs"]

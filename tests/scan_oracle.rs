@@ -261,6 +261,30 @@ fn every_cut_of(api: Api, body: &[u8]) {
     }
 }
 
+/// A scan is used for one body after the other, and has all that it needs after the first: whole, in pieces, and where
+/// it cannot read on.
+#[test]
+fn a_scan_that_was_used_allocates_nothing() {
+    let strange = STRANGE.iter().map(|body| (Api::Chat, body.to_vec()));
+    for (api, body) in corpus().into_iter().chain(strange) {
+        for (plan, needs) in plans().iter().zip(needs().into_iter().cycle()) {
+            let mut scan = Scan::new();
+            let mut read = || {
+                for size in [body.len().max(1), 7] {
+                    scan.begin(api, plan, needs);
+                    body.chunks(size).for_each(|piece| {
+                        scan.push(piece);
+                    });
+                    scan.finish();
+                }
+            };
+            read();
+            let allocations = allocation_counter::measure(read);
+            assert_eq!(allocations.count_total, 0, "{api:?} {plan:?} {needs:?}: {}", body.escape_ascii());
+        }
+    }
+}
+
 /// Longer than what is sampled at once.
 #[test]
 fn long_media_read_as_the_oracle_does_at_some_cuts() {

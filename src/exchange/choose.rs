@@ -43,6 +43,10 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
+        // Also where nobody serves what is named: who sends two names tries which of them is read.
+        if facts.is_some_and(|facts| facts.duplicates > 0) {
+            cx.stats.count(Count::DuplicateField);
+        }
         let in_query = self.model_asked_for(facts, cx.snapshot);
         let selected = match &in_query {
             Some(model) => self.selected_by(Some(model), cx.snapshot),
@@ -71,9 +75,6 @@ impl Exchange {
         let session = self.session.or(facts.and_then(|facts| facts.session()));
         self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
         let Some(facts) = facts else { return Ok(pool) };
-        if facts.duplicates > 0 {
-            cx.stats.count(Count::DuplicateField);
-        }
         // Where it is cut into blocks, who looks it up makes the key of those.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
             self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));

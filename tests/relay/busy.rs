@@ -1,15 +1,17 @@
 //! Who has enough to do is spared: what it is too busy for goes to another engine, and to none without bound.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
-use warmfront::policy::Policy;
+use warmfront::policy::{Policy, Reason};
 
 use crate::client::{chat, chunked, get, post};
 use crate::engine::{Engine, HELLO, black_hole, error, gate, refusing};
-use crate::front::{Front, republish, republish_each};
+use crate::front::{Front, PATIENCE, endpoint, republish, republish_each};
 use crate::recorded::recording;
 
 /// A full queue: the request was not executed, and another engine takes it.
@@ -35,6 +37,58 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!((reply.status, reply.whole), (503, true));
     assert!(answer.ends_with(reply.text().as_bytes()));
     assert_eq!(front.count(Count::RetriedBusy), 0);
+}
+
+/// Who asks for the same as many others do goes to another engine than theirs, and each that does is counted.
+#[test]
+fn a_home_at_its_bound_is_passed_and_that_is_counted() {
+    let (open, wait) = gate();
+    let wait = Arc::new(wait);
+    let engines = [(); 2].map(|()| {
+        let wait = Arc::clone(&wait);
+        Engine::gated(move || wait())
+    });
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.settings.policy = Policy::PrefixHash;
+    });
+    let mut clients: Vec<_> = (0..40).map(|_| front.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(chat("tiny-llama", "hello")));
+    front.until("all choices", |front| (0..2).map(|slot| front.counters.in_flight(slot)).sum::<u32>() == 40);
+    drop(open);
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply().status, 200));
+    front.settles();
+    let of = |reason: Reason| {
+        let ends = front.stats.requests(|_| true);
+        ends.iter().filter(|(key, _)| key.reason == reason as u8).map(|(_, count)| *count).sum::<u64>()
+    };
+    let spilled = front.count(Count::Spilled);
+    assert_eq!((of(Reason::Home) + spilled, of(Reason::Spill) + of(Reason::AllFull)), (40, spilled));
+    let elsewhere = engines.iter().map(Engine::executions).min();
+    assert!(spilled > 0 && elsewhere == Some(spilled as usize), "{spilled}, {elsewhere:?}");
+}
+
+/// What another shard counts at an engine while this one chooses has it choose once more, and at last pass the bound.
+#[test]
+fn choices_that_another_shard_undoes_are_counted() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    let (done, deadline) = (AtomicBool::new(false), Instant::now() + PATIENCE);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let id = endpoint(0, engine.address).id;
+            while !done.load(Ordering::Relaxed) && Instant::now() < deadline {
+                drop([(); 8].map(|()| front.counters.try_admit(id, None)));
+            }
+        });
+        let mut client = front.connect();
+        let is_counted = || front.count(Count::ChoiceRepeated) > 0 && front.count(Count::AdmittedOverBound) > 0;
+        while !is_counted() {
+            assert_eq!(client.ask(chat("tiny-llama", "hello")).status, 200);
+            assert!(Instant::now() < deadline, "no choice was undone so often");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    front.settles();
 }
 
 /// A proxy beside the engine answers for it: as where a connect fails here, another engine takes the request, and the

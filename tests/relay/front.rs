@@ -56,6 +56,13 @@ impl Front {
     }
 
     pub fn with(upstreams: &[SocketAddr], change: impl FnOnce(&mut Options)) -> Front {
+        let (mut front, setup) = Front::prepared(upstreams, change);
+        front.thread = Some(std::thread::spawn(move || serve(crate::driver(), setup)));
+        front
+    }
+
+    /// One whose shard has yet to be made of what is returned beside it.
+    pub fn prepared(upstreams: &[SocketAddr], change: impl FnOnce(&mut Options)) -> (Front, Setup) {
         let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
         let mut rules = Rules { half_close_leaves: true, ..Rules::default() };
         // A test that failed leaves clients behind: its front must not wait for them.
@@ -88,8 +95,7 @@ impl Front {
             seed: 1,
             stopwatch: options.stopwatch,
         };
-        let thread = std::thread::spawn(move || serve(crate::driver(), setup));
-        Front { address, counters, stats, published, process, thread: Some(thread) }
+        (Front { address, counters, stats, published, process, thread: None }, setup)
     }
 
     /// A client's connection.

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Gauge};
+use warmfront::limits::Limits;
 use warmfront::policy::Policy;
 
 use crate::client::{chat, get, post};
@@ -23,7 +24,6 @@ fn a_thousand_at_once_are_all_served() {
     });
     let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
         options.settings.policy = Policy::LeastLoad;
-        options.rules.limits.connect_timeout_ms = 20_000;
     });
     let mut clients: Vec<_> = (0..1_000).map(|_| front.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(chat("tiny-llama", "hello")));
@@ -132,9 +132,16 @@ fn clients_cannot_take_an_engine_out() {
 fn bodies_of_one_ten_and_sixty_megabytes_pass() {
     let engine = Engine::answering(HELLO);
     let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::PrefixHash);
+    let hold_bytes = Limits::default().hold_bytes as u64;
     for megabytes in [1, 10, 60] {
         let request = chat("tiny-llama", &"x".repeat(megabytes << 20));
-        assert_eq!(front.ask(&request).status, 200, "{megabytes} MB");
+        let (mut client, mut held_most) = (front.connect(), 0);
+        for piece in request.chunks(64 << 10) {
+            client.send(piece);
+            held_most = held_most.max(front.stats.gauge(Gauge::HeldBytes));
+        }
+        assert_eq!(client.reply().status, 200, "{megabytes} MB");
+        assert!(held_most <= 2 * hold_bytes, "{held_most} bytes of {megabytes} MB are held");
         assert_eq!(engine.requests().last().unwrap().body.len(), request.len() - head_len(&request));
     }
     front.settles();

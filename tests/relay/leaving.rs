@@ -76,6 +76,7 @@ fn leaves_at(request: &[u8], phase: Count, before: impl Fn(&mut Connection) + Se
         front.until("the phase", |front| front.counters.in_flight(0) == 1);
         if phase == Count::AbortedRelay {
             client.head();
+            assert_eq!(front.counters.in_flight(0), 1, "{way:?}: it counts to its last byte");
         }
         let left = Instant::now();
         let kept = way.from(client);

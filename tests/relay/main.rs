@@ -39,6 +39,7 @@ mod storm;
 mod strangers;
 mod tries;
 mod tunnel;
+mod turns;
 mod unseen;
 mod untested;
 mod uploads;

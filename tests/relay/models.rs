@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use warmfront::counters::stats::Count;
 use warmfront::fleet::Health;
-use warmfront::policy::Policy;
+use warmfront::policy::{Policy, Reason};
+use warmfront::scan::{Fault, PrefixMode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::client::{chat, chunked, get, post};
@@ -159,6 +160,23 @@ fn the_model_of_a_body_selects_the_pool() {
         // A model named in the prompt is no model.
         let forged = r#"{"messages":[{"role":"user","content":"\"model\":\"b\"","model":"b"}],"model":"a"}"#;
         assert_eq!(client.ask(post("/v1/chat/completions", forged)).text(), "a's");
+        front.settles();
+    }
+}
+
+/// Who names two models tries which of them is read: that shows also where the last is nobody's, or none.
+#[test]
+fn a_model_named_twice_is_counted_whoever_serves_it() {
+    for policy in [Policy::PrefixHash, Policy::Warm] {
+        let (_engines, front) = two_pools(policy);
+        let mut client = front.connect();
+        for (last, status, count) in [("b", 200, 1), ("nobody's", 404, 2), ("", 400, 3)] {
+            let body = format!(r#"{{"model":"a","model":"{last}","messages":[{{"role":"user","content":"hi"}}]}}"#);
+            let reply = client.ask(post("/v1/chat/completions", body));
+            assert_eq!((reply.status, front.count(Count::DuplicateField)), (status, count), "{last:?} {policy:?}");
+        }
+        assert_eq!(client.ask(chat("a", "hi")).status, 200);
+        assert_eq!(front.count(Count::DuplicateField), 3, "once is not twice");
         front.settles();
     }
 }
@@ -376,6 +394,51 @@ fn compressed_bodies_pass() {
         assert_eq!(engine.requests().last().unwrap().body, b"\x1f\x8b\x08\x00\x00\x00rubbish");
     }
     assert_eq!(front.count(Count::ScanFailedCompressed), 2);
+}
+
+/// A body that cannot be read is no fault of its client's here: it goes by load, unchanged, and counts by what is amiss.
+#[test]
+fn what_cannot_be_scanned_goes_by_load_and_says_why() {
+    let engine = Engine::answering(HELLO);
+    let front = Front::with(&[engine.address], |options| {
+        // Their prompts are read to the end.
+        options.settings.policy = Policy::PrefixHash;
+        options.settings.prefix = PrefixMode::Conversation;
+        options.settings.prefix_bytes = 1 << 20;
+    });
+    let chat = |content: &str, rest: &str| {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]{rest}}}"#).into_bytes()
+    };
+    let cases: Vec<(Vec<u8>, Fault)> = vec![
+        (vec![], Fault::Empty),
+        (b"  ".to_vec(), Fault::Truncated),
+        (b"[]".to_vec(), Fault::NotObject),
+        (vec![b'['; 100_000], Fault::NotObject),
+        (b"{\0\"\0m\0".to_vec(), Fault::Syntax),
+        (b"\xff\xfe{\0".to_vec(), Fault::NotObject),
+        (chat("\"a\nb\"", ""), Fault::Control),
+        (chat("\"a\\xb\"", ""), Fault::Escape),
+        (chat("\"a\"", ","), Fault::Syntax),
+        (chat("[\"a\",]", ""), Fault::Syntax),
+        (chat("\"a\"", "} x"), Fault::Trailing),
+        (chat("\"a\"", "}\0"), Fault::Trailing),
+        (chat("\"a", "")[..40].to_vec(), Fault::Truncated),
+        (b"{\"a\":1".to_vec(), Fault::Truncated),
+        (b"{\"a\":tru\xff}".to_vec(), Fault::Syntax),
+    ];
+    let mut client = front.connect();
+    for (body, fault) in &cases {
+        let (kind, context) = (Count::scan_failed(fault.as_str()), body[..body.len().min(80)].escape_ascii());
+        let before = front.count(kind);
+        // A body of no bytes is one only where that is not said before.
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(client.ask([head.as_bytes(), &chunked(body, 10_000)].concat()).status, 200, "{context}");
+        assert!(engine.requests().last().unwrap().body == *body, "{context}");
+        assert_eq!(front.count(kind), before + 1, "{context}");
+    }
+    front.settles();
+    let reasons: Vec<_> = front.stats.requests(|_| true).iter().map(|(key, count)| (key.reason, *count)).collect();
+    assert_eq!(reasons, [(Reason::Unscannable as u8, cases.len() as u64)]);
 }
 
 /// Who has one of his own would know those of others, were they numbers of one generator (xorshift64*).

@@ -1,6 +1,7 @@
 //! The policy `warm` over sockets: conversations go where they were, and what is counted for them is let go.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Compared;
@@ -11,7 +12,7 @@ use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
 use crate::engine::{Engine, STREAM, TOKEN, gate, ok, refusing};
-use crate::front::{Front, republish};
+use crate::front::{Front, PATIENCE, endpoint, republish};
 
 fn front(engines: &[Engine]) -> Front {
     let addresses: Vec<_> = engines.iter().map(|engine| engine.address).collect();
@@ -653,4 +654,32 @@ fn a_further_try_is_pending_where_it_went() {
         front.settles();
     }
     assert!(front.count(Count::RetriedConnect) > 0);
+}
+
+/// Nobody waits for who writes for the same engine: a prompt is served, and the index not told of it.
+#[test]
+fn what_is_not_noted_for_another_who_writes_is_counted() {
+    let engines = [Engine::answering(ok("{}"))];
+    let front = front(&engines);
+    let index = front.published.current().index.clone().unwrap();
+    let (done, deadline) = (AtomicBool::new(false), Instant::now() + PATIENCE);
+    std::thread::scope(|scope| {
+        // Control, for which this takes a while.
+        scope.spawn(|| {
+            let id = endpoint(0, engines[0].address).id;
+            while !done.load(Ordering::Relaxed) && Instant::now() < deadline {
+                let _ = [1, 1 << 15].map(|blocks| index.resize(id, blocks));
+            }
+        });
+        let mut client = front.connect();
+        for name in 0.. {
+            assert_eq!(client.ask(post("/v1/chat/completions", conversation(name, 1))).status, 200);
+            if front.count(Count::IndexBusy) > 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "all {name} prompts were noted");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    front.settles();
 }
