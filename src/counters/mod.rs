@@ -116,6 +116,7 @@ impl Counters {
             trial: joined,
             several: false,
             charged: false,
+            settled: false,
             pending: 0,
             resident: 0,
         })
@@ -202,6 +203,8 @@ pub struct Admission {
     several: bool,
     /// It has ended, and stays charged.
     charged: bool,
+    /// What is pending counts no more.
+    settled: bool,
     /// Tokens that it has pending there.
     pending: u32,
     /// Tokens that it is taken to occupy there until its end.
@@ -278,7 +281,8 @@ impl Admission {
 
     /// How long it may take to compute what is pending, in microseconds; 0: nothing is.
     pub fn prefill_micros(&self) -> u64 {
-        u64::from(self.pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
+        let pending = if self.settled { 0 } else { self.pending };
+        u64::from(pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
     }
 
     /// The first token came so long after the request was sent: as [`Admission::computed`], and its endpoint's rate is
@@ -292,7 +296,16 @@ impl Admission {
     #[inline]
     pub fn computed(&mut self) {
         if self.pending != 0 {
-            self.counters.settle(self.endpoint.slot, std::mem::take(&mut self.pending));
+            self.may_be_computed();
+            (self.pending, self.settled) = (0, false);
+        }
+    }
+
+    /// Nothing of it is pending any more, and whether it was computed will show: its endpoint's rate may still be
+    /// learnt.
+    pub fn may_be_computed(&mut self) {
+        if self.pending != 0 && !std::mem::replace(&mut self.settled, true) {
+            self.counters.settle(self.endpoint.slot, self.pending);
         }
     }
 }
@@ -394,11 +407,20 @@ mod tests {
         let time = |tokens: u32, micros: u64| {
             let mut admission = counters.try_admit(ONE, None).expect("no bound");
             admission.computes(tokens);
+            if tokens == 1_000 {
+                admission.may_be_computed();
+            }
             admission.timed(micros);
         };
         assert_eq!(rate(), 4_000);
         (0..100).for_each(|_| time(100, 1_000_000));
         assert_eq!(rate(), 4_000, "short prompts tell of waiting");
+        let mut opened = counters.try_admit(ONE, None).expect("no bound");
+        opened.computes(1_000);
+        (0..2).for_each(|_| opened.may_be_computed());
+        assert_eq!((opened.prefill_micros(), counters.loads().pending(1)), (0, 0));
+        drop(opened);
+        assert_eq!((rate(), counters.underflow()), (4_000, 0), "it was never computed");
         (0..100).for_each(|_| time(1_000, 100_000));
         assert!((9_900..=10_000).contains(&rate()), "{}", rate());
         (0..100).for_each(|_| time(u32::MAX, 0));

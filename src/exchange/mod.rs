@@ -38,6 +38,7 @@ mod reply;
 mod request;
 mod retries;
 mod shadow;
+mod shown;
 mod stranger;
 mod tap;
 mod toolsets;

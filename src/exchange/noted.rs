@@ -3,11 +3,12 @@
 
 use std::num::NonZeroU64;
 
-use super::event::Context;
+use super::event::{Context, Micros};
 use super::kept::Kept;
+use super::shown::Shown;
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Lender};
-use crate::counters::stats::{Count, ShardStats};
+use crate::counters::stats::{Count, ShardStats, Timing};
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Method, Rung};
 use crate::index::{Index, Missed};
@@ -129,13 +130,26 @@ impl Exchange {
         }
     }
 
-    /// The first token of a stream is there. Of a batch it is that of one prompt, and says nothing of how fast all were
-    /// computed.
-    pub(super) fn first_token_came(&mut self, cx: &Context<'_>) {
+    /// The first token of a stream was there at this time. Of a batch it is that of one prompt, and says nothing of how
+    /// fast all were computed.
+    pub(super) fn first_token_came(&mut self, at: Micros, cx: &mut Context<'_>) {
+        self.reply.shown = Shown::Answer;
+        let took = at.saturating_sub(self.sent);
         match &mut self.leg {
             Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),
-            Some(leg) => leg.admission.timed(cx.now - self.sent),
+            Some(leg) => leg.admission.timed(took),
             None => {}
+        }
+        if let Some(pool) = self.pool {
+            cx.stats.observe(pool.0, Timing::FirstToken, at.saturating_sub(self.whole));
+            self.begins_to_give(took, cx);
+        }
+    }
+
+    /// A stream is opened: with its first token, or its engine has broken it off before that.
+    pub(super) fn prompt_may_be_computed(&mut self) {
+        if let Some(leg) = &mut self.leg {
+            leg.admission.may_be_computed();
         }
     }
 

@@ -8,6 +8,7 @@
 use super::event::{Action, Context, Micros};
 use super::judged::{Told, Verdict, hides_words, judge};
 use super::noted::Noted;
+use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
 use crate::counters::stats::Count;
 use crate::http::{self, Known, ReplyFraming, ResponseHead};
@@ -107,7 +108,7 @@ impl Exchange {
     /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that
     /// ends answers at once, looks idle and would draw all that asks.
     pub(super) fn praise_or_blame(&mut self, cx: &mut Context<'_>) {
-        if self.leg.as_ref().is_some_and(|leg| leg.aborted) {
+        if self.leg.as_ref().is_some_and(|leg| leg.aborted) || self.showed_no_answer() {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
             self.blame(cx);
             self.was_not_computed(cx);
@@ -116,6 +117,12 @@ impl Exchange {
         if (200..300).contains(&self.reply.status) && self.asked.proves && self.answers_well(cx) {
             self.gives(cx);
         }
+    }
+
+    /// Whether a stream came to its end without anything of an answer: what was computed shows at least how it ended.
+    fn showed_no_answer(&self) -> bool {
+        let well = (200..300).contains(&self.reply.status) && self.asked.proves;
+        well && self.reply.shown == Shown::Frame && self.reply.completion_tokens.is_none_or(|tokens| tokens == 0)
     }
 
     /// Its engine answered it: whether nothing of the answer was a fault.
@@ -127,10 +134,10 @@ impl Exchange {
 
     /// The first token of a stream is there. One on trial has stood it: else it would be as long as an answer, and
     /// nobody else be served there meanwhile.
-    pub(super) fn begins_to_give(&self, cx: &Context<'_>) {
+    pub(super) fn begins_to_give(&self, took: Micros, cx: &Context<'_>) {
         let Some(leg) = &self.leg else { return };
         let slot = leg.slot();
-        cx.stats.first_token_of(slot, cx.now - self.sent);
+        cx.stats.first_token_of(slot, took);
         if !self.asked.proves {
             return;
         }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
 use super::judged::{Words, tells_of_error};
+use super::shown::Shown;
 use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::{Count, Timing};
 use crate::http::rewrite::{self, Form};
@@ -155,6 +156,7 @@ impl Exchange {
     fn begin_body(&mut self, framing: &ReplyFraming, delivery: &rewrite::Delivery, cx: &mut Context<'_>) {
         self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
         self.reply.event_stream = framing.event_stream;
+        self.reply.shown = if framing.event_stream { Shown::Nothing } else { Shown::Answer };
         self.reply.opaque = !framing.json && !framing.event_stream;
         self.reply.json = framing.json && self.reply.status == 200;
         self.reply.body = Body::new(framing.body);
@@ -271,6 +273,12 @@ impl Exchange {
             if silent && self.reply.tap.spoke() {
                 self.draft.data_came(cx.now);
             }
+            if self.reply.shown.is_open() && self.reply.tap.spoke() {
+                match error {
+                    Some(_) => self.reply.shown = Shown::First,
+                    None => self.reply.shown.look(self.reply.usage.joined(), lines),
+                }
+            }
             let told = self.reply.usage.stream(lines);
             self.tokens_told(told, cx);
         } else if self.reply.json {
@@ -332,24 +340,22 @@ impl Exchange {
 
     /// Times tokens and moves the deadline. A stream that has not spoken keeps its first-token deadline.
     fn note_progress(&mut self, spoke: bool, cx: &mut Context<'_>) {
-        let first = matches!(self.deadline, Some((_, Waiting::FirstToken)));
-        if first && !spoke {
+        let begins = matches!(self.deadline, Some((_, Waiting::FirstToken)));
+        if begins && !spoke {
             // Not silent all the same.
             self.reply.last = cx.now;
             return;
         }
-        if first {
-            self.first_token_came(cx);
-        } else {
-            self.prompt_computed();
-        }
-        if let Some(pool) = self.pool.filter(|_| self.reply.event_stream) {
-            if first {
-                cx.stats.observe(pool.0, Timing::FirstToken, cx.now - self.whole);
-                self.begins_to_give(cx);
-            } else {
-                cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.reply.last);
-                self.gives_on(cx);
+        match self.reply.shown {
+            Shown::Nothing | Shown::Frame => self.prompt_may_be_computed(),
+            // vLLM opens a chat when it has the first token, of which a thought that is not asked for may show nothing.
+            Shown::First => self.first_token_came(if begins { cx.now } else { self.reply.last }, cx),
+            Shown::Answer => {
+                self.prompt_computed();
+                if let Some(pool) = self.pool.filter(|_| self.reply.event_stream) {
+                    cx.stats.observe(pool.0, Timing::InterToken, cx.now - self.reply.last);
+                    self.gives_on(cx);
+                }
             }
         }
         self.reply.last = cx.now;

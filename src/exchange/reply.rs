@@ -1,6 +1,7 @@
 //! What has come of an engine's reply, and what its head said of the rest.
 
 use super::event::{Context, Micros};
+use super::shown::Shown;
 use super::{Exchange, refusals, tap, usage};
 use crate::http::rewrite::Form;
 use crate::http::{Body, BodyLength};
@@ -27,6 +28,8 @@ pub(super) struct Reply {
     pub json: bool,
     /// Nobody has to see the bytes of its body, nor asked for them to pass unseen yet.
     pub opaque: bool,
+    /// Of an answer, where it is a stream.
+    pub shown: Shown,
 
     /// The client was sent its head.
     pub started: bool,
@@ -56,6 +59,7 @@ impl Reply {
             event_stream: false,
             json: false,
             opaque: false,
+            shown: Shown::Nothing,
             started: false,
             status: 0,
             interim: 0,

@@ -24,7 +24,7 @@ use crate::fleet::{Endpoint, EngineKind};
 use crate::limits::TOKENS_MAX;
 
 /// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
-const LOOK_BYTES: usize = 1_024;
+pub(super) const LOOK_BYTES: usize = 1_024;
 /// and so many of them first.
 const NEAR_BYTES: usize = 320;
 /// Keys of that name that are tried in one look.

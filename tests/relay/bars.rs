@@ -1,10 +1,12 @@
 //! Who fails requests in a row is barred, and only who does.
 
+use std::time::Duration;
+
 use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 
 use crate::client::{get, post};
-use crate::engine::{Connection, Engine, HELLO, STREAM, black_hole, error, refusing};
+use crate::engine::{Connection, Engine, HELLO, LAST, STREAM, black_hole, error, refusing};
 use crate::front::Front;
 use crate::recorded::recording;
 use crate::tries::in_one_of;
@@ -223,5 +225,63 @@ fn who_breaks_every_answer_off_is_barred() {
         let counted = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred));
         assert_eq!(counted, expected, "{reason} {tokens}");
         front.settles();
+    }
+}
+
+/// vLLM, as it ends or is put to sleep, ends a stream that waits as if it had been answered: what it says of an abort
+/// 0.32 leaves out, with all that has no token.
+#[test]
+fn who_breaks_every_stream_off_is_barred() {
+    const OPENS: &str =
+        r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#;
+    const TOKEN: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null}]}"#;
+    const STOP: &str = r#"{"choices":[{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"stop"}]}"#;
+    const ABORT: &str = r#"{"choices":[{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"abort"}]}"#;
+    const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3,"total_tokens":3,"completion_tokens":0}}"#;
+    const DONE: &str = "[DONE]";
+    for (events, broken_off) in [
+        (&[OPENS, DONE][..], true),
+        (&[OPENS, USAGE, DONE], true),
+        (&[OPENS, ABORT, DONE], true),
+        (&[OPENS, ABORT, USAGE, DONE], true),
+        (&[ABORT, DONE], true),
+        (&[USAGE, DONE], true),
+        (&[DONE], true),
+        (&[OPENS, TOKEN, ABORT, DONE], false),
+        (&[OPENS, TOKEN, ABORT, USAGE, DONE], false),
+        (&[OPENS, STOP, DONE], false),
+    ] {
+        // All at once, each event by itself, and each in two.
+        for cuts in 0..3 {
+            let events: Vec<_> = events.iter().map(|data| format!("data: {data}\n\n")).collect();
+            let pieces: Vec<_> = match cuts {
+                0 => vec![events.concat()],
+                1 => events,
+                _ => events.iter().flat_map(|event| <[_; 2]>::from(event.split_at(9)).map(str::to_owned)).collect(),
+            };
+            let what = format!("{pieces:?}");
+            let engine = Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    connection.send(STREAM);
+                    for piece in &pieces {
+                        connection.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
+                        std::thread::sleep(Duration::from_millis(3));
+                    }
+                    connection.send(LAST);
+                }
+            });
+            let front = Front::start(&[engine.address]);
+            front.counters.on_trial(0);
+            for _ in 0..3 {
+                let reply = front.ask(post("/v1/chat/completions", r#"{"messages":[],"stream":true}"#));
+                assert_eq!((reply.status, reply.whole), (200, true));
+            }
+            let expected = if broken_off { (3, true, 0) } else { (0, false, 3) };
+            let outcomes = front.counters.outcomes();
+            let first_tokens = front.stats.first_tokens(0).count();
+            let counted = (front.count(Count::UpstreamFaultErrorEvent), outcomes.is_barred(0), first_tokens);
+            assert_eq!(counted, expected, "{what}");
+            front.settles();
+        }
     }
 }
