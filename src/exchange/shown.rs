@@ -154,7 +154,7 @@ mod tests {
             include_str!("../../tests/fixtures/vllm-0.32.0/messages-stream.response"),
         ] {
             assert_eq!(shown(stream, &[]), Shown::First);
-            let opened = stream.match_indices("data: ").map(|(at, _)| shown(&stream[..at], &[]));
+            let opened = stream.match_indices("data: ").map(|(at, _)| shown(stream.split_at(at).0, &[]));
             let frames = opened.filter(|shown| *shown == Shown::Frame).count();
             let opens = usize::from(!stream.contains("text_completion"));
             assert!(frames >= opens, "{stream}");
