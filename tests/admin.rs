@@ -690,7 +690,6 @@ fn metrics_are_exposed() {
     front.control.stop();
 }
 
-/// What has no label of its own is counted under a name that a model may have too; a series told twice would be refused.
 /// By the unit, and not by the blocks, it is known what counts as held.
 #[test]
 fn the_unit_in_which_prompts_are_found_is_shown_beside_the_block() {
@@ -705,6 +704,7 @@ fn the_unit_in_which_prompts_are_found_is_shown_beside_the_block() {
     front.control.stop();
 }
 
+/// What has no label of its own is counted under a name that a model may have too; a series told twice would be refused.
 #[test]
 fn a_model_called_unknown_is_one_series_with_what_is_unknown() {
     let models = r#"{"object":"list","data":[{"id":"unknown","object":"model"}]}"#;

@@ -13,17 +13,31 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
+use crate::publish::Process;
+
 /// Before it begins anew: what it fell over may be there yet.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Spawns what the front is not itself without: where it panics the process ends, as it does with a shard, and whatever
-/// supervises it starts it anew.
-pub(super) fn spawn(task: &'static str, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+/// supervises it starts it anew. One in whose place another serves ends its streams without it.
+pub(super) fn spawn(
+    task: &'static str,
+    process: &'static Process,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> AbortHandle {
     let lasting = async move {
-        if fell(work).await {
-            tracing::error!(task, "control cannot go on without this task: the process ends");
-            abort();
+        if !fell(work).await {
+            return;
         }
+        if process.has_successor() {
+            tracing::error!(
+                task,
+                "a task of control has ended by this fault; another process serves in this one's place"
+            );
+            return;
+        }
+        tracing::error!(task, "control cannot go on without this task: the process ends");
+        abort();
     };
     tokio::spawn(lasting).abort_handle()
 }
@@ -94,7 +108,11 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn what_the_front_is_not_itself_without_ends_the_process() {
         if std::env::var_os(ENDS).is_some() {
-            spawn("a test", async { panic!("a fault, on purpose") });
+            let process: &'static Process = Process::leak(1);
+            process.give_way();
+            spawn("a test", process, async { panic!("a fault, on purpose") });
+            sleep(Duration::from_millis(100)).await;
+            spawn("a test", Process::leak(1), async { panic!("a fault, on purpose") });
             return sleep(Duration::from_secs(60)).await;
         }
         let mut again = Command::new(std::env::current_exe().unwrap());

@@ -122,6 +122,8 @@ pub struct Tenancy {
     pub computed: Option<u64>,
     /// Whose server it is, as far as it has said so: known for longer than its figures are believed.
     pub kind: Option<EngineKind>,
+    /// Tokens of the unit in which it finds prompts; it outlasts what is too old of its readings, as what it is does.
+    pub match_unit: Option<u32>,
     /// Which process it is, likewise.
     pub process: Option<Process>,
     /// It said last that it sleeps.

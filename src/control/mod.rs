@@ -226,7 +226,11 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             service::end_when_told(&setup, asked.ends, &keeper);
             keeper.look_up().await;
             // Not before: a reload is refused while no engine has an address, though they are being asked for.
-            lasting::spawn("SIGHUP", reload::on_hangup(asked.hangup, setup.clone(), Arc::clone(&keeper)));
+            lasting::spawn(
+                "SIGHUP",
+                setup.process,
+                reload::on_hangup(asked.hangup, setup.clone(), Arc::clone(&keeper)),
+            );
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
             upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
@@ -262,15 +266,16 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// Starts everything that runs beside each other; answers how to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
-    lasting::spawn("outcomes", Arc::clone(keeper).watch_outcomes());
-    lasting::spawn("publishing", Arc::clone(keeper).publish());
-    lasting::spawn("engines that leave", Arc::clone(keeper).watch_leaving());
-    lasting::spawn("what is wanting", Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
-    lasting::spawn("watchdog", service::feed_watchdog(setup.process, setup.stats));
-    lasting::spawn("stalls", stalls::watch(setup.process, setup.stats));
-    lasting::spawn("crowds", crowd::watch(Arc::clone(keeper), setup.stats));
-    // What engines told is written down, and what clients sent is learnt from.
+    lasting::spawn("outcomes", setup.process, Arc::clone(keeper).watch_outcomes());
+    lasting::spawn("engines that leave", setup.process, Arc::clone(keeper).watch_leaving());
+    lasting::spawn("what is wanting", setup.process, Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
+    lasting::spawn("watchdog", setup.process, service::feed_watchdog(setup.process, setup.stats));
+    lasting::spawn("stalls", setup.process, stalls::watch(setup.process, setup.stats));
+    lasting::spawn("crowds", setup.process, crowd::watch(Arc::clone(keeper), setup.stats));
+    // What engines told is published and written down, and what clients sent is learnt from.
     let (process, saving, learning) = (setup.process, Arc::clone(keeper), Arc::clone(keeper));
+    let publishing = Arc::clone(keeper);
+    lasting::spawn_anew("publishing", move || Arc::clone(&publishing).publish());
     lasting::spawn_anew("saving", move || Arc::clone(&saving).save_often(process));
     lasting::spawn_anew("toolsets", move || Arc::clone(&learning).learn_toolsets(process));
     let state = admin::State {
@@ -289,7 +294,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
         }
         admin::serve(admin, state).await;
     };
-    lasting::spawn("admin listener", serving)
+    lasting::spawn("admin listener", setup.process, serving)
 }
 
 /// What an earlier process wrote down. A file that cannot be used costs a cold start and no more; nor does a disk that

@@ -296,8 +296,7 @@ fn describe(pool: &mut Pool, members: &[Member]) {
     };
     let of_pool: Vec<&Member> = members.iter().filter(of_pool).collect();
     let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
-    let readings = tenancies.clone().filter_map(|tenancy| tenancy.reading.as_ref());
-    pool.match_unit = readings.filter_map(|(reading, _)| reading.match_unit).max().unwrap_or(0);
+    pool.match_unit = tenancies.clone().filter_map(|tenancy| tenancy.match_unit).max().unwrap_or(0);
     pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
     // It is looked for among all that each of them serves.
     let described: Vec<(&Member, Option<u32>)> =

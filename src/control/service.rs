@@ -52,7 +52,7 @@ impl Asked {
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
-    lasting::spawn("SIGTERM", async move {
+    lasting::spawn("SIGTERM", setup.process, async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
         let mut was_interrupted = false;
         while let Some(mut interrupted) = ends.next().await {

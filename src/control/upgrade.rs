@@ -84,7 +84,7 @@ pub(super) fn on_signal(
     bequest: Bequest,
     serving: AbortHandle,
 ) {
-    lasting::spawn("SIGUSR2", succeed(signals, process, Arc::clone(keeper), bequest, serving));
+    lasting::spawn("SIGUSR2", process, succeed(signals, process, Arc::clone(keeper), bequest, serving));
 }
 
 /// The process with whose end all others of its PID namespace are killed.
@@ -130,7 +130,11 @@ async fn succeed(
         };
         tracing::info!("starting a process to take this one's place");
         let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
-        let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else { return };
+        let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else {
+            FAILURES.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("no process took this one's place: what hands it on has ended by this fault");
+            continue;
+        };
         let was_revoked = will().heir.take().is_none() && process.leaving();
         match heir {
             Ok(heir) if was_revoked => succession::end(heir.id()),

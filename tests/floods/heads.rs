@@ -138,7 +138,7 @@ fn heads_without_their_bodies_stay_within_the_budget(driver: &str) {
     const ONE: usize = 32 << 10;
     let _room = alone();
     let engine = Engine::start();
-    let limits = format!("budget_bytes = {BUDGET}\nbody_stall_timeout_ms = 4000\nlinger_timeout_ms = 100");
+    let limits = format!("budget_bytes = {BUDGET}\nbody_stall_timeout_ms = 10000\nlinger_timeout_ms = 100");
     let front = Front::start(driver, engine.address, &limits);
     let count = room_for(2_000);
     go(&front);

@@ -88,6 +88,7 @@ impl Fleet {
         tenancy.dispatched_at = ours.dispatched;
         tenancy.resident_at = ours.resident;
         tenancy.kind = reading.engine.or(tenancy.kind);
+        tenancy.match_unit = reading.match_unit.or(tenancy.match_unit);
         tenancy.process = reading.process().or(tenancy.process);
         let unit = tenancy.unit;
         let first =

@@ -114,6 +114,7 @@ impl Fleet {
             processes: Processes::default(),
             computed: None,
             kind: None,
+            match_unit: None,
             process: None,
             asleep: false,
             was_silent: None,

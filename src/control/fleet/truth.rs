@@ -60,7 +60,7 @@ impl Fleet {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
-        (tenancy.process, tenancy.kind) = (None, None);
+        (tenancy.process, tenancy.kind, tenancy.match_unit) = (None, None, None);
         tenancy.asleep = false;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;

@@ -20,8 +20,12 @@ const BLOCK_TOKENS_LEAST: u64 = 256;
 pub struct Computed {
     /// When that was read.
     pub read: Instant,
-    /// Tokens of prompts that it did not find in its cache.
-    pub tokens: u64,
+    /// Tokens of prompts that it looked up in its cache: of one that waits, with older vLLM, at each step anew.
+    pub looked_up: u64,
+    /// Those that it found.
+    pub found: u64,
+    /// Tokens of prompts that are computed.
+    pub prompts: u64,
     /// Requests that have ended.
     pub ended: u64,
     /// Those that have not.
@@ -36,17 +40,21 @@ impl Computed {
         let load = &reading.load;
         Some(Computed {
             read,
-            tokens: load.prefix_queries_total?.checked_sub(load.prefix_hits_total?)?,
+            looked_up: load.prefix_queries_total?,
+            found: load.prefix_hits_total?,
+            prompts: load.prompt_tokens_total?,
             ended: load.requests_total?,
             present: u64::from(load.running?) + u64::from(load.waiting?),
-            block_size: reading.block_size?,
+            // Ranks that share a context tell of blocks of them all.
+            block_size: reading.block_size?.max(reading.match_unit.unwrap_or(0)),
         })
     }
 
     /// How many blocks it has computed at least; none: it has begun to count anew.
     fn blocks_since(&self, before: &Computed) -> Option<u64> {
-        let (tokens, ended) = (self.tokens.checked_sub(before.tokens)?, self.ended.checked_sub(before.ended)?);
-        let blocks = tokens / u64::from(self.block_size).max(BLOCK_TOKENS_LEAST);
+        let looked_up = self.looked_up.checked_sub(before.looked_up)?.min(self.prompts.checked_sub(before.prompts)?);
+        let (found, ended) = (self.found.checked_sub(before.found)?, self.ended.checked_sub(before.ended)?);
+        let blocks = looked_up.saturating_sub(found) / u64::from(self.block_size).max(BLOCK_TOKENS_LEAST);
         Some(blocks.saturating_sub(ended.saturating_add(self.present)))
     }
 }
@@ -103,11 +111,29 @@ mod tests {
         for second in 0..60 {
             let now = begin + Duration::from_secs(second);
             let ended = 500 + second * requests;
-            let computed = Computed { read: now, tokens: ended * tokens, ended, present: 2, block_size: 16 };
+            let prompts = ended * tokens;
+            let computed =
+                Computed { read: now, looked_up: prompts, found: 0, prompts, ended, present: 2, block_size: 16 };
             let messages = 7 + u64::from(message.is_some_and(|at| second >= at));
             silence.look(messages, true, Some(computed), now);
         }
         silence.lasts()
+    }
+
+    /// By one that serves one request.
+    fn counted(read: Instant, looked_up: u64, prompts: u64) -> Computed {
+        Computed { read, looked_up, found: 0, prompts, ended: 0, present: 1, block_size: 16 }
+    }
+
+    /// As vLLM did at each step for one that waits for room.
+    #[test]
+    fn who_looks_up_one_prompt_again_and_again_computes_nothing() {
+        let (begin, mut silence) = (Instant::now(), Silence::default());
+        for second in 0..60 {
+            let now = begin + Duration::from_secs(second);
+            silence.look(3, true, Some(counted(now, second << 20, 30_000)), now);
+        }
+        assert!(!silence.lasts());
     }
 
     #[test]
@@ -124,8 +150,7 @@ mod tests {
         let (begin, mut silence) = (Instant::now(), Silence::default());
         let mut look = |second: u64, messages, is_heard, tokens| {
             let now = begin + Duration::from_secs(second);
-            let computed = Computed { read: now, tokens, ended: 0, present: 1, block_size: 16 };
-            silence.look(messages, is_heard, Some(computed), now);
+            silence.look(messages, is_heard, Some(counted(now, tokens, tokens)), now);
             silence.lasts()
         };
         let much = 1 << 20;

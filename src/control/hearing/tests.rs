@@ -192,7 +192,9 @@ async fn who_tells_nothing_while_it_serves_is_not_believed_until_it_does() {
     assert_eq!(said(&hearing.inner()), (Tells::All, false, true));
     for second in [10, 20, 30, 40] {
         let read = Instant::now() + Duration::from_secs(second);
-        let computed = Computed { read, tokens: second << 20, ended: second, present: 1, block_size: 16 };
+        let prompts = second << 20;
+        let computed =
+            Computed { read, looked_up: prompts, found: 0, prompts, ended: second, present: 1, block_size: 16 };
         hearing.inner().silence.look(0, true, Some(computed), read);
     }
     hearing.tick(&wanted).await;
