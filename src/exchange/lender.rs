@@ -102,7 +102,8 @@ const SPARE_BYTES_MAX: usize = 2 << 20;
 /// Most scanners kept in [`Lender::scans`]: a crowd of unfinished bodies leaves no more behind.
 const SPARE_SCANS_MAX: usize = 64;
 /// What a scanner takes, on the account for as long as it is lent: who waits for a body has one before any of it came,
-/// and is let have it for a head of some dozens of bytes.
+/// and is let have it for a head of some dozens of bytes. Beside it one that was used keeps 8 bytes for each block that
+/// it read.
 pub const SCAN_BYTES: usize = size_of::<Scan>();
 /// Most exchanges kept in [`Lender::over`].
 const SPARE_EXCHANGES_MAX: usize = 64;

@@ -164,6 +164,10 @@ impl Exchange {
     /// client. What was noted at its endpoint is not there. Where another request with the same beginning went there
     /// meanwhile, too little is believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
+        self.takes_back(Index::take_back, cx);
+    }
+
+    fn takes_back(&mut self, take_back: fn(&Index, u64, EndpointId) -> Result<u32, Missed>, cx: &Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         if noted.demand.stage == Stage::Sent {
             admission.unprompted(noted.demand.bytes);
@@ -171,7 +175,7 @@ impl Exchange {
         }
         let Some(index) = cx.snapshot.index.as_ref() else { return };
         for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
-            if index.take_back(link.get(), admission.endpoint()) == Err(Missed::Busy) {
+            if take_back(index, link.get(), admission.endpoint()) == Err(Missed::Busy) {
                 cx.stats.count(Count::IndexBusy);
             }
         }
@@ -185,14 +189,14 @@ impl Exchange {
         }
     }
 
-    /// Its client leaves, and engines abort what nobody waits for. While tokens of it are pending it cannot have been
-    /// computed whole: no first token came, or, where none tells, so many take longer there. In the queue of an engine
+    /// Its client leaves, and engines abort what nobody waits for. While tokens of it are pending it is not taken to be
+    /// computed: no first token came, or, where none tells, so many have taken longer there. In the queue of an engine
     /// that has too much to do nothing of it was computed; believed held, the next try would be sent back there, and
     /// count as no work. Where it was begun, what is in the cache up to there is believed gone as well: a warm cache is
-    /// once taken for a cold one.
+    /// once taken for a cold one. What others have built on is computed with the first of them.
     pub(super) fn was_left_uncomputed(&mut self, cx: &Context<'_>) {
         if self.leg.as_ref().is_some_and(|leg| leg.admission.prefill_micros() > 0) {
-            self.was_not_computed(cx);
+            self.takes_back(Index::take_back_line, cx);
         }
     }
 

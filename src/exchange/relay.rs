@@ -275,6 +275,8 @@ impl Exchange {
             }
             if self.reply.shown.is_open() && self.reply.tap.spoke() {
                 match error {
+                    // What began may be the error's own line, which was cut: it teaches nothing.
+                    Some(_) if self.reply.shown == Shown::Nothing => self.reply.shown = Shown::Answer,
                     Some(_) => self.reply.shown = Shown::First,
                     None => self.reply.shown.look(self.reply.usage.joined(), lines),
                 }

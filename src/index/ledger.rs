@@ -181,6 +181,20 @@ impl Ledger {
         self.fell(holder, top)
     }
 
+    /// The same, unless more than one line was built on it: what another counts on stays.
+    pub(super) fn remove_line(&mut self, holder: Holder<'_>, row: Row) -> u32 {
+        let top = self.find(holder.rows, row);
+        let mut at = top;
+        while at != NONE {
+            let below = self.cell(at).first_child;
+            if below != NONE && self.cell(below).sibling_after != NONE {
+                return 0;
+            }
+            at = below;
+        }
+        self.fell(holder, top)
+    }
+
     fn fell(&mut self, holder: Holder<'_>, top: u32) -> u32 {
         let held = self.held;
         let mut at = top;

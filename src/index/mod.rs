@@ -58,7 +58,7 @@ pub use ledger::Inserted;
 use ledger::{Chunk, Ledger};
 use lengths::Lengths;
 pub use promises::{Expired, PROMISE_SECONDS, PROMISES_MAX};
-use rows::Rows;
+use rows::{Holder, Row, Rows};
 pub use saved::Saved;
 pub use search::{DEPTHS_SEARCHED, Found, Matches, STEPS, Set, probes_max};
 pub use seat::Figures;
@@ -126,6 +126,9 @@ pub struct Index {
 }
 
 const TAKEN: u64 = 1 << 32;
+
+/// What goes with a block: see [`Ledger::remove`].
+type Removes = fn(&mut Ledger, Holder<'_>, Row) -> u32;
 
 impl Index {
     /// An empty index without tenants.
@@ -293,13 +296,18 @@ impl Index {
     /// What was noted from this block on when the endpoint was chosen will not be there: it was not computed. Another's
     /// block of this name, or what was built on it since, goes as well. For shards: `Busy` after about 10 µs.
     pub fn take_back(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CLAIMS_MAX)
+        self.take_out(block, id, CLAIMS_MAX, Ledger::remove)
+    }
+
+    /// The same of what is computed by whoever comes first: it stays where others have built on it since.
+    pub fn take_back_line(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
+        self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line)
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It
     /// is said once, so this waits for the ledger as control does.
     pub fn remove(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CONTROL_CLAIMS_MAX)
+        self.take_out(block, id, CONTROL_CLAIMS_MAX, Ledger::remove)
     }
 
     /// `Ok` where nobody writes for the endpoint just now. For control, which has waited for that in vain and has more
@@ -308,10 +316,10 @@ impl Index {
         self.claim(id, 1).map(drop)
     }
 
-    fn take_out(&self, block: u64, id: EndpointId, looks: u32) -> Result<u32, Missed> {
+    fn take_out(&self, block: u64, id: EndpointId, looks: u32, remove: Removes) -> Result<u32, Missed> {
         let (seat, mut ledger) = self.claim(id, looks)?;
         let holder = self.rows.of(id.slot);
-        let removed = holder.held(block).map_or(0, |row| ledger.remove(holder, row));
+        let removed = holder.held(block).map_or(0, |row| remove(&mut ledger, holder, row));
         add(&seat.removed, removed.into());
         seat.publish(&ledger);
         Ok(removed)

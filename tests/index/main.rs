@@ -121,6 +121,23 @@ fn a_chain_grows_below_the_block_that_is_named() {
     assert_eq!((index.remove(prompt[3], ids[0]), index.audit()), (Ok(9), Ok(7)));
 }
 
+/// Of three requests with one beginning the first is given up: the others still compute it.
+#[test]
+fn a_line_is_taken_back_and_no_tree() {
+    let (index, ids) = made(2, 64);
+    let beside = |from: u64| [chain(0..6), chain(from..from + 4)].concat();
+    insert(&index, &chain(0..10), ids[0]);
+    assert_eq!((index.take_back_line(chain(0..10)[2], ids[0]), depth(&index, &chain(0..10), ids[0])), (Ok(8), 2));
+    insert(&index, &chain(0..10), ids[0]);
+    insert(&index, &beside(20), ids[0]);
+    assert_eq!((index.take_back_line(chain(0..10)[2], ids[0]), index.audit()), (Ok(0), Ok(14)));
+    assert_eq!(index.take_back_line(beside(20)[6], ids[0]), Ok(4), "of its own there is a line");
+    assert_eq!((index.take_back_line(chain(0..10)[0], ids[0]), index.audit()), (Ok(10), Ok(0)));
+    insert(&index, &chain(0..10), ids[0]);
+    insert(&index, &beside(20), ids[0]);
+    assert_eq!(index.take_back(chain(0..10)[2], ids[0]), Ok(12), "nobody computes it");
+}
+
 #[test]
 fn a_slot_given_to_another_is_cold() {
     let (index, _) = made(2, 16);

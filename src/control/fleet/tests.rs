@@ -254,8 +254,9 @@ fn shards_believe_no_more_than_engines_find_in_their_units() {
     assert_eq!(both(&mut fleet), [768, 8_000]);
     says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"None\"");
     assert_eq!(both(&mut fleet), [0, 7_168]);
-    let (begin, step) = (Instant::now(), Duration::from_millis(fleet.config.control.stale_after_ms) / 5);
-    (1..=8).for_each(|steps| _ = fleet.tick(begin + steps * step, |_| 0, nothing));
+    let (begin, stale) = (Instant::now(), Duration::from_millis(fleet.config.control.stale_after_ms));
+    let ticks = 2 * stale.as_millis() / TICK.as_millis();
+    (1..=ticks as u32).for_each(|tick| _ = fleet.tick(begin + tick * TICK, |_| 0, nothing));
     assert!(fleet.members()[1].now.as_ref().is_some_and(|tenancy| tenancy.reading.is_none()));
     assert_eq!(both(&mut fleet), [0, 7_168], "it has gone silent, and is as it was");
     says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"16\"");
