@@ -236,13 +236,15 @@ impl Keeper {
     /// Lets the fleet's time pass, and publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
         let mut clock = Clock { ticked: Instant::now(), second: Instant::now() };
+        // Begun anew behind a fault, it is to publish what it fell over.
+        let mut changed = true;
         loop {
-            let mut changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
-            changed |= self.tick(&mut clock);
             if changed {
                 self.publish_now();
                 tokio::time::sleep(Duration::from_millis(self.config().control.publish_interval_ms)).await;
             }
+            changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
+            changed |= self.tick(&mut clock);
         }
     }
 

@@ -90,6 +90,11 @@ pub(super) fn on_signal(
 /// The process with whose end all others of its PID namespace are killed.
 const INIT: u32 = 1;
 
+fn failed(why: &'static str) {
+    FAILURES.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!("{why}");
+}
+
 async fn succeed(
     mut signals: Signal,
     process: &'static Process,
@@ -100,9 +105,8 @@ async fn succeed(
     let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
     while signals.recv().await.is_some() {
         if std::process::id() == INIT {
-            FAILURES.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew"
+            failed(
+                "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew",
             );
             continue;
         }
@@ -124,15 +128,15 @@ async fn succeed(
         }
         let estate = will().estate.take();
         let Some(estate) = estate.filter(|_| may()) else {
-            FAILURES.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!("no process can take this one's place now: it is starting or draining");
+            failed("no process can take this one's place now: it is starting or draining");
             continue;
         };
         tracing::info!("starting a process to take this one's place");
         let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
         let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else {
-            FAILURES.fetch_add(1, Ordering::Relaxed);
-            tracing::error!("no process took this one's place: what hands it on has ended by this fault");
+            failed(
+                "handing this process's place on has ended by this fault: start it anew, none can take its place now",
+            );
             continue;
         };
         let was_revoked = will().heir.take().is_none() && process.leaving();

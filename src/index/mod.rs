@@ -299,7 +299,7 @@ impl Index {
         self.take_out(block, id, CLAIMS_MAX, Ledger::remove)
     }
 
-    /// The same of what is computed by whoever comes first: it stays where others have built on it since.
+    /// The same of what others may be about to compute: all of it stays where more than one line was built on it since.
     pub fn take_back_line(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
         self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line)
     }

@@ -64,7 +64,7 @@ fn a_chunk_that_passes_allocates_nothing() {
     (0..WARM_UP).for_each(|_| _ = pass());
     let allocations: u64 = (0..CHUNKS).map(|_| pass()).sum();
     // Deadlines that are moved leave looks behind, which take room once.
-    assert!(allocations < CHUNKS as u64 / 10, "{allocations} for {CHUNKS} chunks");
+    assert!(allocations <= 8, "{allocations} for {CHUNKS} chunks");
 }
 
 fn is_uring<D: Driver>(_: &D) -> bool {

@@ -83,10 +83,8 @@ impl Fleet {
         let several = std::mem::replace(&mut tenancy.several, ours.several);
         let alone = foreign.max(tenancy.foreign) == 0 && several.max(ours.several) == 0;
         tenancy.truth.scraped(&ours, &reading, alone, now);
-        tenancy.asleep = asleep;
-        tenancy.foreign = foreign;
-        tenancy.dispatched_at = ours.dispatched;
-        tenancy.resident_at = ours.resident;
+        (tenancy.asleep, tenancy.foreign) = (asleep, foreign);
+        (tenancy.dispatched_at, tenancy.resident_at) = (ours.dispatched, ours.resident);
         tenancy.kind = reading.engine.or(tenancy.kind);
         tenancy.match_unit = reading.match_unit.or(tenancy.match_unit);
         tenancy.process = reading.process().or(tenancy.process);
