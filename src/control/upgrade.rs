@@ -89,6 +89,7 @@ pub(super) fn on_signal(
 
 /// The process with whose end all others of its PID namespace are killed.
 const INIT: u32 = 1;
+const IS_INIT: &str = "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew";
 
 fn failed(why: &'static str) {
     FAILURES.fetch_add(1, Ordering::Relaxed);
@@ -105,9 +106,7 @@ async fn succeed(
     let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
     while signals.recv().await.is_some() {
         if std::process::id() == INIT {
-            failed(
-                "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew",
-            );
+            failed(IS_INIT);
             continue;
         }
         // It came while another process was about to take this one's place, or since.

@@ -193,8 +193,8 @@ impl Exchange {
     /// computed: no first token came, or, where none tells, so many have taken longer there. In the queue of an engine
     /// that has too much to do nothing of it was computed; believed held, the next try would be sent back there, and
     /// count as no work. Where it was begun, what is in the cache up to there is believed gone as well: a warm cache is
-    /// once taken for a cold one. Where several go on from it, in ways of their own, the first of them computes what they
-    /// share: all is left as it is then, what was its own as well.
+    /// once taken for a cold one. Where several go on from it, in ways of their own, the first of them computes what
+    /// they share: all is left as it is then, what was its own as well.
     pub(super) fn was_left_uncomputed(&mut self, cx: &Context<'_>) {
         if self.leg.as_ref().is_some_and(|leg| leg.admission.prefill_micros() > 0) {
             self.takes_back(Index::take_back_line, cx);
