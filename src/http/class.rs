@@ -79,11 +79,13 @@ pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
     from + whole * 8 + tail.iter().position(|&byte| !is(table, byte)).unwrap_or(tail.len())
 }
 
+/// The lowest bit of each byte of a word, and the highest.
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const HIGHS: u64 = ONES * 0x80;
+
 /// `run_end(&TOKEN, ..)`, eight bytes a step while they are letters, digits and `-`, as nearly all of a name is.
 #[inline]
 pub fn token_end(bytes: &[u8], from: usize) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGHS: u64 = ONES * 0x80;
     // The highest bit of each byte: whether it is at least this, where none of `word` is above 127.
     let from_on = |word: u64, least: u8| word + (ONES * u64::from(0x80 - least));
     let mut at = from;
@@ -111,8 +113,6 @@ pub fn token_end(bytes: &[u8], from: usize) -> usize {
 /// `run_end(&TARGET, ..)`, eight bytes a step.
 #[inline]
 pub fn target_end(bytes: &[u8], from: usize) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGHS: u64 = ONES * 0x80;
     let mut at = from;
     while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*eight);
@@ -131,8 +131,6 @@ pub fn target_end(bytes: &[u8], from: usize) -> usize {
 /// `run_end(&VALUE, ..)`, eight bytes a step: values are most of a head.
 #[inline]
 pub fn value_end(bytes: &[u8], from: usize) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGHS: u64 = ONES * 0x80;
     let mut at = from;
     while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*eight);
