@@ -138,6 +138,22 @@ fn a_line_is_taken_back_and_no_tree() {
     assert_eq!(index.take_back(chain(0..10)[2], ids[0]), Ok(12), "nobody computes it");
 }
 
+/// An engine with room refuses one prompt after the other: nothing that lies there goes for them.
+#[test]
+fn what_is_taken_back_is_no_turnover() {
+    let (index, ids) = made(1, 64);
+    insert(&index, &chain(0..20), ids[0]);
+    for prompt in (1..=20).map(|i| chain(100 * i..100 * i + 12)) {
+        insert(&index, &prompt, ids[0]);
+        assert_eq!(index.take_back(prompt[4], ids[0]), Ok(8));
+        assert_eq!(index.take_back_line(prompt[0], ids[0]), Ok(4));
+    }
+    let figures = index.figures(0);
+    assert_eq!((figures.gone(), figures.removed, figures.taken_back, figures.blocks), (0, 0, 20 * 12, 20));
+    assert_eq!(index.remove(chain(0..20)[5], ids[0]), Ok(15));
+    assert_eq!(index.figures(0).gone(), 15, "what its engine says");
+}
+
 #[test]
 fn a_slot_given_to_another_is_cold() {
     let (index, _) = made(2, 16);

@@ -261,6 +261,17 @@ fn shards_believe_no_more_than_engines_find_in_their_units() {
     assert_eq!(both(&mut fleet), [0, 7_168], "it has gone silent, and is as it was");
     says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"16\"");
     assert_eq!(both(&mut fleet), [768, 8_000], "it finds prompts within a block");
+    says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"None\"");
+    let fails = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, failed(), Instant::now()));
+        assert_eq!(fleet.members()[place].health(), Some(Health::Down));
+    };
+    assert_eq!(both(&mut fleet), [0, 7_168]);
+    fails(&mut fleet, 1);
+    assert_eq!(both(&mut fleet), [768, 8_000], "who is down finds nothing");
+    fails(&mut fleet, 0);
+    assert_eq!(both(&mut fleet), [0, 7_168], "one of them is tried all the same");
 }
 
 /// The machine stood still, such as while it was moved: nobody could be asked meanwhile.
