@@ -526,6 +526,17 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
 }
 
+/// What engines say of their caches is of then: choices add what came since, and take off what has ended.
+#[test]
+fn shards_are_told_what_was_ours_when_an_engine_was_asked() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let ours = Ours { dispatched: 7_000, resident: 5_000, ..Ours::default() };
+    assert!(fleet.scraped(0, id, Ok((counted(5, 0, "True"), ours)), Instant::now()));
+    let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
+    assert_eq!((endpoint.dispatched_at, endpoint.resident_at), (7_000, 5_000));
+}
+
 mod asleep;
 mod crowded;
 mod models;
