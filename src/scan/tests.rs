@@ -171,7 +171,7 @@ fn field_order_does_not_matter() {
     assert_eq!(prefix_of(&done), Some(prefixes[0]));
 }
 
-/// Clients order fields as they like: a session is told by the first name that is configured, not by the first that comes.
+/// Clients order fields as they like: the first name that is configured tells the session, not the first that comes.
 #[test]
 fn the_best_session_field_is_waited_for() {
     let (key, user, messages) =
