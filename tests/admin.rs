@@ -790,3 +790,32 @@ fn a_session_is_explained_as_a_shard_reads_it() {
         assert_eq!(answer["session_key"].as_str(), key.as_deref(), "{answer}");
     }
 }
+
+/// With each scrape, whose engine has computed more by then.
+#[test]
+fn what_shards_count_is_read_beside_what_an_engine_says() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let metrics = move || format!("vllm:prompt_tokens_total {}\n", asked.fetch_add(1, Ordering::Relaxed));
+    let router = Router::new()
+        .route("/health", get(async || ""))
+        .route("/metrics", get(async move || metrics()))
+        .route("/v1/models", get(async || MODELS));
+    let front = front(vec![upstream(served(router))]);
+    let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
+    let (id, counters) = (snapshot.endpoints[0].as_ref().unwrap().id, front.setup.counters);
+    let mut admission = counters.try_admit(id, None).unwrap();
+    admission.computes(700);
+    admission.occupies(500);
+    let dispatched = counters.loads().dispatched(id.slot);
+    assert!(dispatched >= 700);
+    let shows = |resident: u64| {
+        front.until("what is ours", |snapshot| {
+            let endpoint = snapshot.endpoints[0].as_ref().unwrap();
+            (endpoint.dispatched_at, endpoint.resident_at) == (dispatched, resident)
+        });
+    };
+    shows(500);
+    drop(admission);
+    shows(0);
+    front.control.stop();
+}

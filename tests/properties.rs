@@ -468,6 +468,17 @@ fn weights_share_out_every_policy() {
     }
 }
 
+/// Each request counts where it would go, else all that are idle are alike.
+#[test]
+fn the_least_load_of_idle_ones_is_that_of_the_heaviest() {
+    let slow = Endpoint { share_percent: 10, ..endpoint(0) };
+    for (one, other) in [(endpoint(0), Endpoint { weight: 4, ..endpoint(1) }), (slow, endpoint(1))] {
+        let snapshot = snapshot(vec![one, other], by(Policy::LeastLoad));
+        let chosen = |i| choose(&snapshot.pools[0], &Loads::default(), &keyed(key(i))).expect("up").endpoint.slot;
+        assert!((0..100).all(|i| chosen(i) == 1));
+    }
+}
+
 #[test]
 fn round_robin_goes_round() {
     let snapshot = fleet(3, by(Policy::RoundRobin));

@@ -174,6 +174,18 @@ fn who_is_not_believed_counts_as_holding_nothing() {
     fleet.holds(0, &prompts[seed][..2]);
     let choice = fleet.choose(&prompts[seed], 1_280, Avoid::default()).unwrap();
     assert_eq!((choice.endpoint.slot, choice.tokens.unwrap().held), (0, 128));
+    // The same for one that another policy chose; what is behind the part that is known is believed of others alone.
+    let mut matches = Matches::default();
+    let pool = &fleet.snapshot.pools[0];
+    let (known, whole) = (chain(100, 20), chain(101, 20));
+    for slot in [0, 2] {
+        fleet.holds(slot, &known[..12]);
+        fleet.holds(slot, &whole[..15]);
+    }
+    fleet.index.longest_of_both(&known, &[], &whole, pool.eligible().ids(), &mut matches);
+    let prompt = Prompt { tokens: 1_280, block_tokens: BLOCK_TOKENS, matches: &matches, tie: 0 };
+    assert_eq!(prompt.tokens_at(pool, 0), Tokens { held: 960, new: 320, predicted: 768 });
+    assert_eq!(prompt.tokens_at(pool, 2), Tokens { held: 0, new: 1_280, predicted: 768 });
     // It is on a higher rung again.
     fleet.snapshot.endpoints[2].as_mut().unwrap().rung = Rung::Approximate;
     fleet.snapshot.seal();
@@ -192,23 +204,40 @@ fn prompts_that_nobody_holds_are_spread_by_the_ring_and_alike_ones_meet() {
     }
 }
 
+/// Not even where it cost least until the others were looked at.
+#[test]
+fn who_costs_more_gets_nothing_of_what_is_new() {
+    let mut fleet = Fleet::new((0..4).map(endpoint).collect());
+    fleet.computes(0, 5_000);
+    let chosen: Vec<u16> = (0..200).map(|seed| fleet.choose_new(seed).endpoint.slot).collect();
+    assert!((1..4).all(|slot| chosen.contains(&slot)) && !chosen.contains(&0), "{chosen:?}");
+}
+
 #[test]
 fn nobody_is_chosen_twice_or_beyond_its_cap() {
-    let mut endpoints: Vec<Endpoint> = (0..3).map(endpoint).collect();
-    endpoints[2].cap = 1;
-    let mut fleet = Fleet::new(endpoints);
     let prompt = chain(1, 20);
-    fleet.holds(2, &prompt);
-    let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
-    assert_eq!((choice.endpoint.slot, choice.caps.running), (2, 1));
-    fleet.computes(2, 0);
-    assert_ne!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2);
-    let mut avoid = Avoid::default();
-    (0..2).for_each(|slot| avoid.push(slot));
-    assert!(fleet.choose(&prompt, 1_280, avoid).is_none(), "two were tried, one is at its cap");
-    fleet.running.clear();
-    let last = fleet.choose(&prompt, 1_280, avoid).unwrap();
-    assert_eq!((last.endpoint.slot, last.reason), (2, Reason::Retry));
+    // Of many, those that hold the prompt are looked at first.
+    for count in [3, 17, 40] {
+        let mut endpoints: Vec<Endpoint> = (0..count).map(endpoint).collect();
+        endpoints[2].cap = 1;
+        let mut fleet = Fleet::new(endpoints);
+        fleet.holds(2, &prompt);
+        let choice = fleet.choose(&prompt, 1_280, Avoid::default()).unwrap();
+        assert_eq!((choice.endpoint.slot, choice.caps.running), (2, 1));
+        let mut tried = Avoid::default();
+        tried.push(2);
+        let next = fleet.choose(&prompt, 1_280, tried).unwrap();
+        assert!(next.endpoint.slot != 2 && next.reason == Reason::Retry, "{next:?} of {count}");
+        fleet.computes(2, 0);
+        assert_ne!(fleet.choose(&prompt, 1_280, Avoid::default()).unwrap().endpoint.slot, 2, "of {count}");
+        let mut avoid = Avoid::default();
+        (0..2).for_each(|slot| avoid.push(slot));
+        let last = fleet.choose(&prompt, 1_280, avoid);
+        assert_eq!(last.is_none(), count == 3, "two were tried, one is at its cap");
+        fleet.running.clear();
+        let last = fleet.choose(&prompt, 1_280, avoid).unwrap();
+        assert_eq!((last.endpoint.slot, last.reason), (2, Reason::Retry));
+    }
 }
 
 #[test]
@@ -235,20 +264,26 @@ fn a_cache_without_room_is_passed_unless_the_endpoint_is_idle() {
     assert_eq!(choice.costs.unwrap().runner_up, Some(full));
 }
 
+/// One of the fronts that send to these.
+fn front_of(endpoints: Vec<Endpoint>) -> Fleet {
+    let mut fleet = Fleet::new(endpoints);
+    // Conversations go on: most of what was chosen for was held.
+    (0..500).for_each(|_| fleet.counters.prompt(PoolId(0), 1_000, 900));
+    fleet.computes(1, 300);
+    fleet
+}
+
+/// How many new prompts of 200 both send to the same endpoint.
+fn met(one: &Fleet, other: &Fleet) -> usize {
+    (0..200).filter(|seed| one.choose_new(*seed).endpoint == other.choose_new(*seed).endpoint).count()
+}
+
 /// Two fronts share nothing but what engines report: what is new to both goes to one place, also where one has a little
 /// more to do.
 #[test]
 fn fronts_that_know_nothing_of_each_other_meet() {
     let front = |endpoints: u16, foreign: u32| {
-        let endpoints = (0..endpoints).map(|slot| Endpoint { foreign, ..endpoint(slot) });
-        let mut fleet = Fleet::new(endpoints.collect());
-        // Conversations go on: most of what was chosen for was held.
-        (0..500).for_each(|_| fleet.counters.prompt(PoolId(0), 1_000, 900));
-        fleet.computes(1, 300);
-        fleet
-    };
-    let met = |one: &Fleet, other: &Fleet| {
-        (0..200).filter(|seed| one.choose_new(*seed).endpoint == other.choose_new(*seed).endpoint).count()
+        front_of((0..endpoints).map(|slot| Endpoint { foreign, ..endpoint(slot) }).collect())
     };
     for endpoints in [4, 24] {
         let (mut one, mut other) = (front(endpoints, 4), front(endpoints, 4));
@@ -272,6 +307,25 @@ fn fronts_that_know_nothing_of_each_other_meet() {
     let prompt = chain(7, 40);
     fleet.holds(0, &prompt[..20]);
     assert_eq!(fleet.choose(&prompt, 2_560, Avoid::default()).unwrap().endpoint.slot, 0);
+}
+
+/// By the next of the ring where its first takes no requests; and none goes where nothing is believed to be held.
+#[test]
+fn fronts_meet_beside_who_is_down_or_not_believed() {
+    let mut endpoints: Vec<Endpoint> = (0..4).map(|slot| Endpoint { foreign: 4, ..endpoint(slot) }).collect();
+    endpoints[0].health = Health::Down;
+    let (mut one, mut other) = (front_of(endpoints.clone()), front_of(endpoints.clone()));
+    one.computes(2, 500);
+    other.computes(3, 700);
+    let together = met(&one, &other);
+    assert!(together > 190, "{together} of 200 meet");
+    (endpoints[0].health, endpoints[2].rung) = (Health::Up, Rung::Hash);
+    let fleet = front_of(endpoints);
+    let homes = || (0..60).map(|seed| fleet.choose_new(seed).endpoint.slot).collect::<Vec<u16>>();
+    let before = homes();
+    (0..60).for_each(|seed| fleet.holds(2, &chain(seed, 10)[..8]));
+    assert_eq!(homes(), before);
+    assert!((0..4).all(|slot| before.contains(&slot)), "{before:?}");
 }
 
 /// Whether a prompt of `tokens`, of which one endpoint holds `held`, has room there.
@@ -333,6 +387,9 @@ fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted()
     let mut fleet = one_endpoint(CACHE, 0);
     fleet.occupies(&[500]);
     assert!(has_room(&fleet, 1, 0, 736) && !has_room(&fleet, 2, 0, 737));
+    // Nothing of ours runs there either.
+    let fleet = Fleet::new(vec![Endpoint { engine: CACHE, foreign: 3, ..endpoint(0) }]);
+    assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
     let mut fleet = one_endpoint(EngineLoad { kv_use: None, ..CACHE }, 0);
     fleet.occupies(&[1_000_000]);
     assert!(has_room(&fleet, 1, 0, 9_999), "nothing is known of the cache");
@@ -508,6 +565,29 @@ fn what_is_new_goes_where_there_is_room_beside_what_is_there() {
     assert_eq!(goes([0.0, 0.21], 2_000), 0, "what was sent there since fills it");
     assert_eq!(goes([0.05, 1.0], 2_000), 0, "there is room for most of it");
     assert_eq!(goes([0.0, 1.0], 8 * 640), 0);
+}
+
+/// What was sent there before it told of its cache is in what it told.
+#[test]
+fn only_what_was_sent_since_takes_of_the_room_that_was_told_of() {
+    let engine = EngineLoad { kv_use: Some(0.0), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+    let vacant = |slot| Endpoint { vacant: f32::from(slot), engine, ..endpoint(slot) };
+    let mut fleet = Fleet::new((0..2).map(vacant).collect());
+    fleet.had(1_000);
+    (0..2).for_each(|slot| fleet.computes(slot, 1_000_000));
+    fleet.running.clear();
+    for endpoint in fleet.snapshot.endpoints.iter_mut().flatten() {
+        endpoint.dispatched_at = fleet.counters.loads().dispatched(endpoint.id.slot);
+    }
+    fleet.snapshot.seal();
+    fleet.computes(1, 2_000);
+    fleet.computes(0, 0);
+    let choice = fleet.choose_new(9);
+    let costs = choice.costs.unwrap();
+    assert_eq!((choice.endpoint.slot, costs.chosen.no_room, costs.runner_up.unwrap().no_room), (1, 0, 0));
+    fleet.computes(1, 8_000);
+    let choice = fleet.choose_new(9);
+    assert_eq!((choice.endpoint.slot, choice.costs.unwrap().runner_up.unwrap().no_room), (0, 3 * 1_000), "it is full");
 }
 
 /// All that a burst of one new prefix sends to the endpoint that gets the most, of eight.

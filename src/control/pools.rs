@@ -169,7 +169,7 @@ impl Pools {
         let there: Vec<PoolId> = pools.iter().filter(is_there).filter(counted).map(|pool| pool.id).collect();
         let default_pool = match self.config.serve.default_model.as_str() {
             "" => {
-                let living = living(members);
+                let living = living(members.iter().filter(|member| member.now.is_some()));
                 let slots: HashSet<u16> = living.iter().filter_map(|one| Some(one.now.as_ref()?.id.slot)).collect();
                 let of_living =
                     |pool: &Pool| pool.members.iter().copied().filter(|slot| slots.contains(slot)).collect();
@@ -296,7 +296,8 @@ fn describe(pool: &mut Pool, members: &[Member]) {
     };
     let of_pool: Vec<&Member> = members.iter().filter(of_pool).collect();
     let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
-    pool.match_unit = tenancies.clone().filter_map(|tenancy| tenancy.match_unit).max().unwrap_or(0);
+    let units = living(of_pool.iter().copied()).into_iter().filter_map(|member| member.now.as_ref()?.match_unit);
+    pool.match_unit = units.max().unwrap_or(0);
     pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
     // It is looked for among all that each of them serves.
     let described: Vec<(&Member, Option<u32>)> =
@@ -338,9 +339,9 @@ fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
 }
 
 /// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what
-/// names no model from the others.
-fn living(members: &[Member]) -> Vec<&Member> {
-    let there: Vec<&Member> = members.iter().filter(|member| member.now.is_some()).collect();
+/// names no model from the others, nor is the unit in which it found prompts to keep them from what they hold.
+fn living<'a>(there: impl IntoIterator<Item = &'a Member>) -> Vec<&'a Member> {
+    let there: Vec<&Member> = there.into_iter().collect();
     let up: Vec<&Member> = there.iter().copied().filter(|member| member.health() != Some(Health::Down)).collect();
     if up.is_empty() { there } else { up }
 }

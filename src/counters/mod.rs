@@ -462,6 +462,21 @@ mod tests {
         assert_eq!((counters.in_flight(1), counters.underflow()), (0, 1));
     }
 
+    /// Replies of the engine that was there told what was cached. This one's may tell nothing: that is no zero.
+    #[test]
+    fn who_gets_a_slot_is_not_taken_to_leave_zeros_out() {
+        let counters = Counters::leak();
+        let method = crate::fleet::Method::Warm;
+        let prediction = Prediction { method, tokens: 1_000, held: 500, text_bytes: 0, batch: false, omits_zero: true };
+        let told = |cached| {
+            counters.predictions().told(1, &prediction, 1_000, cached);
+            counters.predictions().compared(1, method).requests
+        };
+        assert_eq!((told(Some(0)), told(None)), (1, 2));
+        counters.forget(1);
+        assert_eq!(told(None), 2);
+    }
+
     #[test]
     fn a_slot_that_cannot_exist_admits_nothing() {
         let counters = Counters::leak();

@@ -296,18 +296,18 @@ impl Index {
     /// What was noted from this block on when the endpoint was chosen will not be there: it was not computed. Another's
     /// block of this name, or what was built on it since, goes as well. For shards: `Busy` after about 10 µs.
     pub fn take_back(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CLAIMS_MAX, Ledger::remove)
+        self.take_out(block, id, CLAIMS_MAX, Ledger::remove, |seat| &seat.taken_back)
     }
 
     /// The same of what others may be about to compute: all of it stays where more than one line was built on it since.
     pub fn take_back_line(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line)
+        self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line, |seat| &seat.taken_back)
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It
     /// is said once, so this waits for the ledger as control does.
     pub fn remove(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CONTROL_CLAIMS_MAX, Ledger::remove)
+        self.take_out(block, id, CONTROL_CLAIMS_MAX, Ledger::remove, |seat| &seat.removed)
     }
 
     /// `Ok` where nobody writes for the endpoint just now. For control, which has waited for that in vain and has more
@@ -316,11 +316,18 @@ impl Index {
         self.claim(id, 1).map(drop)
     }
 
-    fn take_out(&self, block: u64, id: EndpointId, looks: u32, remove: Removes) -> Result<u32, Missed> {
+    fn take_out(
+        &self,
+        block: u64,
+        id: EndpointId,
+        looks: u32,
+        remove: Removes,
+        counted: fn(&Seat) -> &AtomicU64,
+    ) -> Result<u32, Missed> {
         let (seat, mut ledger) = self.claim(id, looks)?;
         let holder = self.rows.of(id.slot);
         let removed = holder.held(block).map_or(0, |row| remove(&mut ledger, holder, row));
-        add(&seat.removed, removed.into());
+        add(counted(seat), removed.into());
         seat.publish(&ledger);
         Ok(removed)
     }

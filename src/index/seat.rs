@@ -18,6 +18,8 @@ pub struct Figures {
     pub evicted: u64,
     /// Blocks taken out by [`super::Index::remove`].
     pub removed: u64,
+    /// Blocks that were never computed, taken out by [`super::Index::take_back`] and [`super::Index::take_back_line`].
+    pub taken_back: u64,
     /// Blocks that were promised and not confirmed in time.
     pub expired: u64,
     /// Of what was added, blocks that stand for answers.
@@ -31,12 +33,14 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Blocks that went to make room: as the index pushed them out, or as the engine said that it did.
+    /// Blocks that went to make room: as the index pushed them out, or as the engine said that it did. What was
+    /// taken back never lay there: who refuses what it is sent has nothing pushed out.
     pub fn gone(&self) -> u64 {
         self.evicted + self.removed
     }
 
-    /// Blocks of prompts that came, from whomever.
+    /// Blocks of prompts that came, from whomever; with those that were taken back, among which answers and prompts are
+    /// not told apart.
     pub fn came(&self) -> u64 {
         self.inserted.iter().sum::<u64>().saturating_sub(self.expected)
     }
@@ -51,6 +55,7 @@ pub(super) struct Seat {
     pub(super) inserted: [AtomicU64; ORIGINS],
     pub(super) evicted: AtomicU64,
     pub(super) removed: AtomicU64,
+    pub(super) taken_back: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) expected: AtomicU64,
     pub(super) answered: AtomicU64,
@@ -67,6 +72,7 @@ impl Seat {
             inserted: std::array::from_fn(|_| AtomicU64::new(0)),
             evicted: AtomicU64::new(0),
             removed: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             expected: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -83,6 +89,7 @@ impl Seat {
             inserted: std::array::from_fn(|origin| of(&self.inserted[origin])),
             evicted: of(&self.evicted),
             removed: of(&self.removed),
+            taken_back: of(&self.taken_back),
             expired: of(&self.expired),
             expected: of(&self.expected),
             answered: of(&self.answered),

@@ -27,8 +27,8 @@ pub struct Pool {
     pub settings: Arc<Settings>,
     /// Bytes of text that a token of its model stands for.
     pub token_bytes: f32,
-    /// Tokens of the unit in which its endpoints find a prompt in their caches: the largest that one of them tells of;
-    /// 0: none does.
+    /// Tokens of the unit in which its endpoints find a prompt in their caches: the largest that one of them tells of,
+    /// those that are down left out unless all are; 0: none does.
     pub match_unit: u32,
     /// Tokens of the longest prompt that one of its endpoints takes, as far as is known.
     pub context: u32,

@@ -171,6 +171,26 @@ fn field_order_does_not_matter() {
     assert_eq!(prefix_of(&done), Some(prefixes[0]));
 }
 
+/// Clients order fields as they like: the first name that is configured tells the session, not the first that comes.
+#[test]
+fn the_best_session_field_is_waited_for() {
+    let (key, user, messages) =
+        (r#""prompt_cache_key":"k""#, r#""user":"u""#, r#""messages":[{"role":"user","content":"x"}]"#);
+    let names = ["prompt_cache_key", "user"].map(|name| name.as_bytes().into());
+    let plan = Plan { session_fields: names.to_vec(), ..Plan::default() };
+    let session = |fields: &[&str]| {
+        let mut scan = Box::new(Scan::new());
+        scan.begin(Api::Chat, &plan, Needs::SESSION);
+        let progress = scan.push(format!("{{{}}}", fields.join(",")).as_bytes());
+        (matches!(progress, Progress::Enough { .. }), scan.facts().session())
+    };
+    let is = |text: &str| Some(crate::prefix::text_hash(text.as_bytes()));
+    assert_eq!(session(&[key, messages, user]), (true, is("k")));
+    assert_eq!(session(&[user, messages, key]), (true, is("k")));
+    assert_eq!(session(&[user, messages]), (false, is("u")));
+    assert_eq!(session(&[messages]), (false, None));
+}
+
 #[test]
 fn counts_and_estimate() {
     let content =

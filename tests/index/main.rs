@@ -138,6 +138,22 @@ fn a_line_is_taken_back_and_no_tree() {
     assert_eq!(index.take_back(chain(0..10)[2], ids[0]), Ok(12), "nobody computes it");
 }
 
+/// An engine with room refuses one prompt after the other: nothing that lies there goes for them.
+#[test]
+fn what_is_taken_back_is_no_turnover() {
+    let (index, ids) = made(1, 64);
+    insert(&index, &chain(0..20), ids[0]);
+    for prompt in (1..=20).map(|i| chain(100 * i..100 * i + 12)) {
+        insert(&index, &prompt, ids[0]);
+        assert_eq!(index.take_back(prompt[4], ids[0]), Ok(8));
+        assert_eq!(index.take_back_line(prompt[0], ids[0]), Ok(4));
+    }
+    let figures = index.figures(0);
+    assert_eq!((figures.gone(), figures.removed, figures.taken_back, figures.blocks), (0, 0, 20 * 12, 20));
+    assert_eq!(index.remove(chain(0..20)[5], ids[0]), Ok(15));
+    assert_eq!(index.figures(0).gone(), 15, "what its engine says");
+}
+
 #[test]
 fn a_slot_given_to_another_is_cold() {
     let (index, _) = made(2, 16);
@@ -236,6 +252,7 @@ fn figures_say_who_said_it_and_what_went() {
     let mut inserted = [0; ORIGINS];
     (inserted[0], inserted[1], inserted[3]) = (4, 6, 10);
     assert_eq!((figures.inserted, figures.evicted, figures.removed), (inserted, 4, 3));
+    assert_eq!((figures.gone(), figures.came()), (7, 20));
     assert_eq!((figures.blocks, figures.capacity, figures.busy, figures.refused), (13, 16, 0, 0));
     assert_eq!(index.figures(1), Default::default());
 }
@@ -250,6 +267,47 @@ fn a_full_index_finds_room_for_new_blocks() {
     }
     assert_eq!((0..8).map(|slot| index.figures(slot).blocks).sum::<u32>(), 8 * 512);
     assert_eq!(index.audit(), Ok(8 * 512));
+}
+
+/// Rows are shared where one holder had a row alone, and left by one after the other, beyond the first word of holders.
+#[test]
+fn who_has_a_slot_beyond_the_first_word_leaves_what_it_held() {
+    let (index, ids) = made(130, 16);
+    let slots = [0, 63, 64, 129];
+    for round in 0..600 {
+        let prompt = chain(3 * round as u64..3 * round as u64 + 12);
+        // Each of them is the second holder at times.
+        for slot in (0..4).filter(|place| *place != round % 4).map(|place| slots[place]) {
+            insert(&index, &prompt, ids[slot]);
+            assert_eq!(depth(&index, &prompt, ids[slot]), 12, "round {round}");
+        }
+        assert_eq!(depth(&index, &prompt, ids[slots[round % 4]]), 0, "round {round}");
+        if round % 10 == 0 {
+            index.audit().unwrap();
+        }
+    }
+}
+
+/// A thread ends amid what it writes: what it leaves is never believed again, and others' is as it was.
+#[test]
+fn a_ledger_that_broke_is_nobodys() {
+    let (index, ids) = made(2, 16);
+    let prompt = chain(0..10);
+    ids.iter().for_each(|&id| assert_eq!(insert(&index, &prompt, id).now, 10));
+    let breaks = || index.save(ids[0], &mut |_, _| std::panic::resume_unwind(Box::new("amid it")));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(breaks)).is_err());
+    assert_eq!(index.insert(&prompt, ids[0], Origin::Choice), Err(Missed::Stranger));
+    assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &prompt, ids[1])), (0, 10));
+    assert_eq!(index.assign(ids[0], None), Err(Missed::Busy));
+    assert_eq!((depth(&index, &prompt, ids[0]), insert(&index, &chain(0..12), ids[1]).now), (0, 12));
+}
+
+/// What was saved of an index means nothing to one of another size.
+#[test]
+fn indexes_of_another_size_have_another_layout() {
+    let layouts =
+        [(1, 16), (2, 16), (2, 64), (4, 64), (130, 64)].map(|(endpoints, each)| made(endpoints, each).0.layout());
+    assert!((1..layouts.len()).all(|at| !layouts[..at].contains(&layouts[at])), "{layouts:x?}");
 }
 
 proptest! {

@@ -64,7 +64,7 @@ impl Schedule {
         let figures = (0..index.seats() as u16).map(|slot| index.figures(slot));
         figures.for_each(|figures| {
             tally.pushed_out += figures.evicted;
-            tally.taken_back += figures.removed;
+            tally.taken_back += figures.taken_back;
         });
     }
 

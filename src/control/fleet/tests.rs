@@ -261,6 +261,17 @@ fn shards_believe_no_more_than_engines_find_in_their_units() {
     assert_eq!(both(&mut fleet), [0, 7_168], "it has gone silent, and is as it was");
     says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"16\"");
     assert_eq!(both(&mut fleet), [768, 8_000], "it finds prompts within a block");
+    says(&mut fleet, 1, "block_size=\"3584\",prefix_match_unit=\"None\"");
+    let fails = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        (0..2).for_each(|_| _ = fleet.probed(place, id, failed(), Instant::now()));
+        assert_eq!(fleet.members()[place].health(), Some(Health::Down));
+    };
+    assert_eq!(both(&mut fleet), [0, 7_168]);
+    fails(&mut fleet, 1);
+    assert_eq!(both(&mut fleet), [768, 8_000], "who is down finds nothing");
+    fails(&mut fleet, 0);
+    assert_eq!(both(&mut fleet), [0, 7_168], "one of them is tried all the same");
 }
 
 /// The machine stood still, such as while it was moved: nobody could be asked meanwhile.
@@ -513,6 +524,17 @@ fn an_engine_that_counts_no_hits_ends_on_hash_and_one_without_a_cache_at_once() 
     // Another process answers there, with a cache: its counters begin anew.
     assert_eq!(scrape(&mut fleet, 0, 1, 0, "True"), (1, vec![Approximate, Approximate, Hash]));
     assert_eq!(scrape(&mut fleet, 2, 1, 0, "True"), (1, vec![Approximate; 3]));
+}
+
+/// What engines say of their caches is of then: choices add what came since, and take off what has ended.
+#[test]
+fn shards_are_told_what_was_ours_when_an_engine_was_asked() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let ours = Ours { dispatched: 7_000, resident: 5_000, ..Ours::default() };
+    assert!(fleet.scraped(0, id, Ok((counted(5, 0, "True"), ours)), Instant::now()));
+    let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
+    assert_eq!((endpoint.dispatched_at, endpoint.resident_at), (7_000, 5_000));
 }
 
 mod asleep;

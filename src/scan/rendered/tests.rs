@@ -199,6 +199,9 @@ fn nothing_is_known_where_the_body_says_otherwise() {
     for (more, why) in cases {
         check(Api::Chat, &format!("{{{prompt}{more}}}"), "", Some(why));
     }
+    for name in oracle::ALTERING {
+        check(Api::Chat, &format!(r#"{{{prompt},"{name}":"low"}}"#), "", Some(Why::Field));
+    }
     check(Api::Tokenize, &format!(r#"{{{prompt},"prompt":"x"}}"#), "", Some(Why::Prompt));
     check(Api::Chat, "", "", Some(Why::Body(Fault::Empty)));
     check(Api::Chat, "[]", "", Some(Why::Body(Fault::NotObject)));

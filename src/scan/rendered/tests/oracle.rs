@@ -1,6 +1,6 @@
 //! A plain renderer of whole values, which what is written of bodies is compared with.
 
-use super::super::{ALTERING, Api, Form, Renderer, Why};
+use super::super::{Api, Form, Renderer, Why};
 use super::calls::arguments;
 use super::random::Json;
 use crate::limits::BLOCK_BYTES;
@@ -9,6 +9,22 @@ use crate::vocabulary::{Lead, Run};
 
 /// What chains begin with here.
 pub const ROOT: u64 = 0x0123_4567_89ab_cdef;
+
+/// Fields that change what is written, or how much of it; listed here for themselves.
+pub const ALTERING: [&str; 12] = [
+    "chat_template",
+    "chat_template_kwargs",
+    "content_parts",
+    "documents",
+    "features",
+    "input_ids",
+    "mm_processor_kwargs",
+    "prompt_embeds",
+    "reasoning_effort",
+    "suffix",
+    "truncate_prompt_tokens",
+    "truncation_side",
+];
 
 /// The links of the last prompt are those of these bytes.
 pub fn check_links(renderer: &Renderer, text: &[u8]) {
@@ -27,7 +43,7 @@ pub fn expected(api: Api, form: &Form, body: &[(&'static str, Json)]) -> (Vec<u8
     let last = |name: &str| body.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| value);
     let says = |name: &str| last(name).filter(|value| **value != Json::Raw("null"));
     let mut whys = Vec::new();
-    if ALTERING.iter().any(|name| says(std::str::from_utf8(name).unwrap()).is_some()) {
+    if ALTERING.iter().any(|name| says(name).is_some()) {
         whys.push(Why::Field);
     }
     let flags = ["add_generation_prompt", "continue_final_message", "add_special_tokens"].map(last);

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::calls::{calls_value, tools_value};
+use super::oracle::ALTERING;
 
 /// A JSON value that keeps equal names apart.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,16 +164,7 @@ pub fn body() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
     let flag = || {
         prop::sample::select(vec!["true", "false", "true", "false", "true", "false", "null", "1"]).prop_map(Json::Raw)
     };
-    let altering = prop::sample::select(vec![
-        "chat_template",
-        "chat_template_kwargs",
-        "documents",
-        "mm_processor_kwargs",
-        "truncate_prompt_tokens",
-        "reasoning_effort",
-        "suffix",
-        "prompt_embeds",
-    ]);
+    let altering = prop::sample::select(&ALTERING[..]);
     let messages = || prop_oneof![12 => prop::collection::vec(message_value(), 0..6).prop_map(Json::Array), 1 => Just(Json::Raw("null")), 1 => Just(Json::Text("x".into()))];
     let field = prop_oneof![
         10 => messages().prop_map(|messages| ("messages", messages)),
