@@ -106,13 +106,13 @@ fn what_of_a_models_prompts_is_followed_is_said() {
     let without_template = said(&named);
     put("tokenizer_config.json");
     let whole = said(&named);
-    std::fs::write(file.0.join("tokenizer.json"), r#"{"model": {"type": "WordPiece", "vocab": {}}}"#).unwrap();
+    std::fs::write(file.0.join("tokenizer.json"), r#"{"model": {"type": "BPE", "vocab": {}, "merges": []}}"#).unwrap();
     let other = said(&named);
     for (said, mark, words) in [
         (unnamed, "advice ", "policy \"precise\" has no `tokenizer`"),
         (without_template, "advice ", "chats are routed as by \"warm\""),
         (whole, "ok ", ": chats of user, assistant, system, tool, developer are followed"),
-        (other, "advice ", "it is routed as by \"warm\": its model is of the type WordPiece"),
+        (other, "advice ", ": it is routed as by \"warm\": it says neither ByteLevel nor Metaspace"),
     ] {
         let line = said.lines().find(|line| line.contains(" tokenizer ")).unwrap_or_default();
         assert!(line.starts_with(mark) && line.contains(words), "{words}: {said}");
