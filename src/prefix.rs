@@ -92,12 +92,14 @@ mod tests {
         assert_eq!(distinct.len(), keys.len());
     }
 
-    /// Fronts of different releases must agree: a change of this value moves every key of every fleet.
+    /// Fronts of different releases must agree: a change of these values moves every key of every fleet, every session,
+    /// and leaves all that was kept of caches unfound. Computed by another implementation of XXH64.
     #[test]
     fn key_is_pinned() {
-        assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), PINNED);
+        assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), 0x3af6_f7de_52cc_cc67);
+        assert_eq!(session_key(b"llama", 7), 0x192b_b8e4_a3aa_fb42);
+        assert_eq!(root(b"llama", Some(7)), 0x0c60_3c92_00ab_636a);
+        assert_eq!(form_root(Some(adapter_hash(b"my-lora")), Some(7), 0x1234), 0x1021_07d1_9617_e092);
+        assert_eq!(form_root(None, None, 0x1234), 0x1348_2cf3_b8ff_43a7);
     }
-
-    /// Computed by another implementation of XXH64.
-    const PINNED: u64 = 0x3af6_f7de_52cc_cc67;
 }

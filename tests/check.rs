@@ -1,8 +1,8 @@
 //! `warmfront check` as a process: what it says of machines without engines, of files, and of what engines serve.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -27,8 +27,12 @@ impl File {
 
     /// As the unit does before a reload.
     fn checked(&self) -> Output {
+        self.checked_with(&["--quiet", "--no-engines", "--no-ports"])
+    }
+
+    fn checked_with(&self, flags: &[&str]) -> Output {
         let path = self.0.join("w.toml");
-        check(&["--quiet", "--no-engines", "--no-ports", "--config", path.to_str().unwrap()])
+        check(&[flags, &["--config", path.to_str().unwrap()]].concat())
     }
 }
 
@@ -64,6 +68,11 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
         ),
         ("access", format!("[log]\naccess = \"/nowhere/log\"\n{engine}"), "cannot write /nowhere/log"),
         ("index", format!("[limits]\nindex_bytes = 1125899906842624\n{engine}"), "does not fit into the memory"),
+        (
+            "tokenizer",
+            format!("[routing]\npolicy = \"precise\"\ntokenizer = \"/nowhere\"\n{engine}"),
+            "cannot use the `tokenizer` /nowhere",
+        ),
     ] {
         let output = File::new(test, &file).checked();
         let said = text(&output.stdout);
@@ -76,6 +85,55 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
     assert!(output.status.success() && output.stdout.is_empty() && !log.exists(), "{}", text(&output.stdout));
 }
 
+#[test]
+fn what_of_a_models_prompts_is_followed_is_said() {
+    let file = File::new("followed", "");
+    let said = |routing: &str| {
+        let config = format!("{routing}[[upstream]]\nurl = \"http://127.0.0.1:1\"\n");
+        std::fs::write(file.0.join("w.toml"), config).unwrap();
+        text(&file.checked_with(&["--no-engines", "--no-ports"]).stdout)
+    };
+    let none = said("");
+    assert!(none.contains("is valid") && !none.contains("tokenizer"), "{none}");
+    let precise = "[routing]\npolicy = \"precise\"\n";
+    let named = format!("{precise}tokenizer = \"{}\"\n", file.0.display());
+    let put = |name: &str| {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-llama");
+        std::fs::copy(fixture.join(name), file.0.join(name)).unwrap();
+    };
+    let unnamed = said(precise);
+    put("tokenizer.json");
+    let without_template = said(&named);
+    put("tokenizer_config.json");
+    let whole = said(&named);
+    std::fs::write(file.0.join("tokenizer.json"), r#"{"model": {"type": "BPE", "vocab": {}, "merges": []}}"#).unwrap();
+    let other = said(&named);
+    for (said, mark, words) in [
+        (unnamed, "advice ", "policy \"precise\" has no `tokenizer`"),
+        (without_template, "advice ", "chats are routed as by \"warm\""),
+        (whole, "ok ", ": chats of user, assistant, system, tool, developer are followed"),
+        (other, "advice ", ": it is routed as by \"warm\": it says neither ByteLevel nor Metaspace"),
+    ] {
+        let line = said.lines().find(|line| line.contains(" tokenizer ")).unwrap_or_default();
+        assert!(line.starts_with(mark) && line.contains(words), "{words}: {said}");
+    }
+}
+
+/// Before a start they are to be had; before a reload the front that runs has them.
+#[test]
+fn ports_are_tried_unless_they_are_left_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let engine = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n";
+    let file = File::new("ports", &format!("[serve]\nlisten = [\"{address}\"]\n{engine}"));
+    let left_out = file.checked();
+    assert!(left_out.status.success() && left_out.stdout.is_empty(), "{}", text(&left_out.stdout));
+    let tried = file.checked_with(&["--quiet", "--no-engines"]);
+    let said = text(&tried.stdout);
+    assert_eq!(tried.status.code(), Some(78), "{said}");
+    assert!(said.contains(&format!("listen {address}")) && said.contains("is in use"), "{said}");
+}
+
 /// Serves one model, and takes so long to say that it is healthy.
 fn engine(health_takes: Duration) -> String {
     engine_named(health_takes, None, "")
@@ -83,27 +141,37 @@ fn engine(health_takes: Duration) -> String {
 
 /// The same behind a server that knows it by this `Host` alone, if there is one.
 fn engine_named(health_takes: Duration, host: Option<fn(&str) -> bool>, metrics: &'static str) -> String {
+    listening(move |path, named| match path {
+        _ if host.is_some_and(|knows| !knows(named)) => (404, ""),
+        "/health" => {
+            std::thread::sleep(health_takes);
+            (200, "")
+        }
+        "/v1/models" => (200, LLAMA),
+        "/metrics" if !metrics.is_empty() => (200, metrics),
+        _ => (404, ""),
+    })
+}
+
+const LLAMA: &str = "{\"object\":\"list\",\"data\":[{\"id\":\"llama\",\"object\":\"model\"}]}";
+
+/// Answers who asks for a path of a `Host` with a status and a body.
+fn listening(answer: impl Fn(&str, &str) -> (u16, &'static str) + Copy + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
-        let serve = move |mut stream: TcpStream| {
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let serve = move |stream: TcpStream| {
+            let mut reader = BufReader::new(stream);
+            let mut lines = reader.by_ref().lines().map_while(Result::ok);
             let first = lines.next().unwrap_or_default();
             let fields: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-            let named = fields.iter().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-            let (status, body) = match first.split(' ').nth(1) {
-                _ if host.is_some_and(|knows| !knows(named)) => (404, ""),
-                Some("/health") => {
-                    std::thread::sleep(health_takes);
-                    (200, "")
-                }
-                Some("/v1/models") => (200, "{\"object\":\"list\",\"data\":[{\"id\":\"llama\",\"object\":\"model\"}]}"),
-                Some("/metrics") if !metrics.is_empty() => (200, metrics),
-                _ => (404, ""),
-            };
+            let field = |name: &str| fields.iter().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            // What is left unread may take the answer back.
+            let _ = reader.read_exact(&mut vec![0; field("content-length: ").parse().unwrap_or(0)]);
+            let (status, body) = answer(first.split(' ').nth(1).unwrap_or_default(), field("host: "));
             let length = body.len();
             let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-            let _ = stream.write_all((head + body).as_bytes());
+            let _ = reader.into_inner().write_all((head + body).as_bytes());
         };
         for stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || serve(stream));
@@ -127,6 +195,36 @@ fn an_engine_is_given_as_long_as_the_probes_give_it() {
     assert!(hasty.contains("no whole answer within 1000 ms") && hasty.contains("raise `probe_timeout_ms`"), "{hasty}");
 }
 
+/// The status is what a script goes by.
+#[test]
+fn engines_that_cannot_serve_are_wrong() {
+    let engine = |health: u16, models: (u16, &'static str)| {
+        listening(move |path, _| match path {
+            "/health" => (health, ""),
+            "/v1/models" => models,
+            _ => (404, ""),
+        })
+    };
+    let (serves, fails, others) = ((200, LLAMA), (500, ""), "models = [\"x\"]\n");
+    for (url, keys, words) in [
+        (engine(200, serves), "", ""),
+        (engine(503, serves), "", "/health answers 503: it is not healthy"),
+        (engine(404, serves), "", "as `path` in [health]"),
+        ("http://127.0.0.1:1".into(), "", "start it, or mend `url`"),
+        (engine(200, serves), others, "`models` has [\"x\"], but it serves llama"),
+        (engine(200, fails), "", "cannot read its models"),
+        // Who has them in the configuration does without.
+        (engine(200, fails), others, ""),
+    ] {
+        let file = File::new("sick", &format!("[[upstream]]\nurl = \"{url}\"\n{keys}"));
+        let output = file.checked_with(&["--quiet", "--no-ports"]);
+        let said = text(&output.stdout);
+        let (code, begin) = if words.is_empty() { (0, "") } else { (78, "WRONG ") };
+        assert_eq!(output.status.code(), Some(code), "{keys}{words}: {said}");
+        assert!(said.starts_with(begin) && said.contains(words) && said.lines().count() <= 1, "{keys}{words}: {said}");
+    }
+}
+
 /// Of hundreds of adapters, each with histograms of its own: the front reads it line by line.
 #[test]
 fn a_long_page_of_metrics_is_read() {
@@ -148,6 +246,46 @@ fn a_long_page_of_metrics_is_read() {
     assert!(silent.contains("none of vLLM's or SGLang's names (take away vLLM's --disable-log-stats"), "{silent}");
     let none = said(String::new());
     assert!(none.contains("its load is not seen, and it is taken to be as full as the others"), "{none}");
+}
+
+#[test]
+fn what_engines_leave_unsaid_of_their_caches_is_advised_on() {
+    let said = |metrics: &'static str, reply: &'static str| {
+        let url = listening(move |path, _| match path {
+            "/health" => (200, ""),
+            "/v1/models" => (200, LLAMA),
+            "/metrics" => (200, metrics),
+            "/v1/completions" => (200, reply),
+            _ => (404, ""),
+        });
+        text(&check(&["--no-ports", "--upstream", &url]).stdout)
+    };
+    let tells = r#"{"usage": {"prompt_tokens_details": {"cached_tokens": 0}}}"#;
+    let cache = |caches: &str| {
+        let labels = format!("block_size=\"16\",enable_prefix_caching=\"{caches}\",num_gpu_blocks=\"100\"");
+        &*format!("vllm:num_requests_running 1\nvllm:cache_config_info{{{labels}}} 1\n").leak()
+    };
+    let sleeps = "vllm:num_requests_running 0\nvllm:engine_sleep_state{sleep_state=\"awake\"} 0\n";
+    let all = [
+        ("ok ", "replies say how much of a prompt was cached"),
+        ("advice ", "start it with --enable-prompt-tokens-details to compare"),
+        ("advice ", "start it with --enable-cache-report to compare"),
+        ("advice ", "prefix caching is off"),
+        ("advice ", "sleeps, and gets no requests"),
+    ];
+    for (metrics, reply, found) in [
+        (cache("True"), tells, [true, false, false, false, false]),
+        (cache("True"), "{}", [false, true, false, false, false]),
+        ("sglang:num_running_reqs 1\n", "{}", [false, false, true, false, false]),
+        (cache("False"), tells, [true, false, false, true, false]),
+        // Nor is it woken to answer.
+        (sleeps, tells, [false, false, false, false, true]),
+    ] {
+        let said = said(metrics, reply);
+        let is_said =
+            |(mark, words): (&str, &str)| said.lines().any(|line| line.starts_with(mark) && line.contains(words));
+        assert_eq!(all.map(is_said), found, "{metrics}{said}");
+    }
 }
 
 /// Control's own calls name it as it is configured, and requests as their clients do.

@@ -311,6 +311,7 @@ fn faults_of_all_of_a_file_are_said_with_their_place() {
 fn impossible_values_are_refused() {
     for (text, place, words) in [
         ("[serve]\nshards = 0\n", "2:10", "`shards` cannot be 0"),
+        ("[serve]\nshards = 1025\n", "2:10", "`shards` cannot be above 1024"),
         (
             "[control]\nscrape_interval_ms = 5000\nstale_after_ms = 5500\n",
             "3:18",
@@ -322,12 +323,24 @@ fn impossible_values_are_refused() {
             "`drain_timeout_ms` cannot be above 2678400000, 31 days",
         ),
         ("[queue]\ntimeout_ms = 18446744073709552\n", "2:14", "`timeout_ms` cannot be above"),
+        ("[queue]\ntimeout_ms = 0\n", "2:14", "`timeout_ms` cannot be 0"),
+        ("[queue]\nwaiting_max = 0\n", "2:15", "`waiting_max` cannot be 0"),
+        ("[queue]\nwaiting_max = 4097\n", "2:15", "`waiting_max` cannot be above 4096"),
+        ("[queue]\ntenant_header = \"x tenant\"\n", "2:17", "\"x tenant\" is not a header name"),
+        ("[queue]\nweights = { a = 2 }\n", "2:11", "no `tenant_header` says who is one"),
+        (
+            "[queue]\ntenant_header = \"x-tenant\"\nweights = { a = 1001 }\n",
+            "3:17",
+            "the weight of this tenant is 1001; write 1 to 1000",
+        ),
         ("[serve]\nallowed_origins = [\"https://a/\"]\n", "2:19", "ends in a slash"),
         ("[serve]\nlisten = []\n", "2:10", "`listen` is empty"),
         ("[serve]\npaths = [\"metrics\"]\n", "2:9", "\"metrics\" is not a path"),
         ("[serve]\nexplain_from = [\"10.0.0.0/40\"]\n", "2:16", "more than 32 bits"),
         ("[limits]\nhold_bytes = 2000\nbody_bytes_max = 1000\n", "2:14", "cannot be above `body_bytes_max` (1000)"),
         ("[limits]\nhead_bytes_max = 65537\n", "2:18", "cannot be above 65536"),
+        ("[limits]\nhead_fields_max = 1001\n", "2:19", "`head_fields_max` cannot be above 1000"),
+        ("[limits]\nread_ahead_bytes = 65537\n", "2:20", "`read_ahead_bytes` cannot be above 65536"),
         (
             "[limits]\nbody_bytes_max = 18446744073709551615\nconnect_timeout_ms = 0\n",
             "2:18",
@@ -341,7 +354,18 @@ fn impossible_values_are_refused() {
         ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
         ("[routing]\nsession_fields = [\"user\", \"cache_salt\"]\n", "2:18", "\"cache_salt\" is read for what it says"),
         ("[routing]\nsession_fields = [\"metadata.user_id\"]\n", "2:18", "would be within another field"),
+        (
+            "[routing]\nsession_fields = [\"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\", \"i\"]\n",
+            "2:18",
+            "`session_fields` cannot name more than 8 fields",
+        ),
+        ("[routing]\nsession_headers = [\"x session\"]\n", "2:19", "\"x session\" is not a header name"),
         ("[pool.x]\nload_percent = 50\n", "2:16", "`load_percent` is 50"),
+        ("[pool.x]\nprefix = \"conversation\"\n", "2:10", "`prefix` is the same for all pools"),
+        ("[pool.x]\nprefix_chars = 9\n", "2:16", "`prefix_chars` is the same for all pools"),
+        ("[pool.x]\nprefix_bytes = 9\n", "2:16", "set it in [routing]"),
+        ("[pool.x]\nsession_headers = []\n", "2:19", "`session_headers` is the same for all pools"),
+        ("[pool.x]\nsession_fields = []\n", "2:18", "`session_fields` is the same for all pools"),
         (
             "[routing]\nshadow_policy = \"wram\"\n",
             "2:17",
@@ -357,6 +381,7 @@ fn impossible_values_are_refused() {
         ("[health]\neject_ms = 0\n", "2:12", "`eject_ms` cannot be 0"),
         ("[health]\neject_ms = 2000\neject_ms_max = 1000\n", "3:16", "less than `eject_ms` (2000)"),
         ("[health]\nslow_start_ms = 3600001\n", "2:17", "`slow_start_ms` cannot be above 3600000"),
+        ("[health]\npath = \"health\"\n", "2:8", "\"health\" is not a path"),
         ("[[upstream]]\nurl = \"http://a:1\"\nconcurrency_max = -1\n", "3:19", "cannot be negative"),
         ("[log]\nlevel = \"loud=x=y\"\n", "2:9", "nothing is logged by \"loud\""),
         ("[log]\nlevel = \"inof\"\n", "2:9", "did you mean \"info\"?"),
@@ -367,6 +392,7 @@ fn impossible_values_are_refused() {
         ("[log]\nreceipts = 65537\n", "2:12", "`receipts` cannot be above 65536"),
         ("[log]\naccess_format = \"jsonl\"\n", "2:17", "did you mean \"json\"?"),
         ("[[upstream]]\nurl = \"http://a:1\"\nweight = 0\n", "3:10", "`weight` cannot be 0"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nweight = 101\n", "3:10", "`weight` cannot be above 100"),
         ("[[upstream]]\nurl = \"https://a:1\"\n", "2:7", "asks for TLS"),
         (
             "[[upstream]]\nurl = \"http://a:1\"\n[[upstream]]\nurl = \"http://a:1\"\n",
@@ -384,6 +410,44 @@ fn impossible_values_are_refused() {
         let said = said(text);
         assert!(said.starts_with(&format!("w.toml:{place}: ")) && said.contains(words), "{text}\n{said}");
     }
+}
+
+/// One more would be in the configuration, and get no seat.
+#[test]
+fn no_more_engines_are_taken_than_there_are_seats() {
+    let of = |count: usize| {
+        said(&(0..count).map(|at| format!("[[upstream]]\nurl = \"http://gpu-{at}:8000\"\n")).collect::<String>())
+    };
+    assert_eq!(of(1024), "accepted");
+    let refused = of(1025);
+    assert!(refused.contains("there can be at most 1024 [[upstream]]s"), "{refused}");
+}
+
+/// Where 0 switches something off, it is taken; elsewhere it would stop all traffic.
+#[test]
+fn limits_that_may_be_0_are_these() {
+    let example: toml::Table = EXAMPLE.parse().unwrap();
+    let keys = example["limits"].as_table().unwrap().keys();
+    let mut taken: Vec<&String> = keys.filter(|key| said(&format!("[limits]\n{key} = 0\n")) == "accepted").collect();
+    taken.sort();
+    assert_eq!(
+        taken,
+        [
+            "budget_bytes",
+            "drain_delay_ms",
+            "drain_timeout_ms",
+            "failed_charge_ms",
+            "idle_upstreams_max",
+            "index_bytes",
+            "interim_replies_max",
+            "linger_bytes_max",
+            "linger_timeout_ms",
+            "read_ahead_bytes",
+            "retry_percent",
+            "upload_bytes_per_second_min",
+            "upload_grace_ms",
+        ]
+    );
 }
 
 /// Where an engine's events are is said whole, or left to the engine.
@@ -478,16 +542,34 @@ fn flags_win() {
         shards: Some(Shards::Count(3)),
         policy: Some(Policy::Random),
         access: Some(Access::Stdout),
+        access_chain: true,
         ..Flags::default()
     };
     let config = Config::load(&flags).unwrap();
     assert_eq!(config.upstream[0].url.to_string(), "http://b:2");
     assert_eq!((config.serve.shards, config.routing.policy), (Shards::Count(3), Policy::Random));
     assert_eq!(config.log.access, Access::Stdout);
+    assert!(config.log.access_chain);
     let none = Config::load(&Flags::default()).unwrap_err().to_string();
     assert!(none.contains("--upstream http://HOST:PORT"), "{none}");
     let tls = Config::load(&Flags { upstream: vec!["https://b".into()], ..Flags::default() }).unwrap_err().to_string();
     assert!(tls.contains("TLS"), "{tls}");
     let missing = Flags { file: Some("/nonexistent/w.toml".into()), ..Flags::default() };
     assert!(Config::load(&missing).unwrap_err().to_string().contains("cannot read /nonexistent/w.toml"));
+}
+
+/// A policy is one for every pool, whatever else these have of their own; what no flag names is the file's.
+#[test]
+fn flags_win_over_what_pools_have_of_their_own() {
+    let path = std::env::temp_dir().join(format!("warmfront-pools-{}.toml", std::process::id()));
+    let text = "[log]\naccess_chain = true\n[pool.m]\npolicy = \"session\"\nload_percent = 150\n\
+                [[upstream]]\nurl = \"http://a:1\"\n";
+    std::fs::write(&path, text).unwrap();
+    let with = |flags: Flags| Config::load(&Flags { file: Some(path.clone()), ..flags }).unwrap();
+    let policies = |config: &Config| [config.routing.policy, config.settings_for("m").policy];
+    let (plain, flagged) = (with(Flags::default()), with(Flags { policy: Some(Policy::Random), ..Flags::default() }));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!([&plain, &flagged].map(policies), [[Policy::Warm, Policy::Session], [Policy::Random; 2]]);
+    assert_eq!(flagged.settings_for("m").load_percent, 150);
+    assert!(plain.log.access_chain && flagged.log.access_chain);
 }

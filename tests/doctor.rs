@@ -423,6 +423,10 @@ fn who_does_not_publish_gets_the_flag() {
     assert!(idle.contains("\nok      events         none are needed: policy \"precise\" would hear them\n"), "{idle}");
     let other = FLAG.replace("5557", "5559").replace("5558", "5560");
     assert!(report.ends_with(&format!("{a}: add\n    {FLAG}\n{b}: add\n    {other}\n")), "{report}");
+    // Nor does it take those of another, which publishes.
+    let publishes = vllm(&[sources("tcp://*:5557", Some("tcp://*:5558"), "")]);
+    let report = text(&doctor(&[&publishes, &b], HEARS));
+    assert!(report.ends_with(&format!("{b}: add\n    {other}\n")), "{report}");
     let ipc = examined(&vllm(&[sources("ipc:///tmp/kv", None, "")]), HEARS);
     assert!(found(&ipc, "events").1.contains("ipc:///tmp/kv") && ipc["add"] == json!([FLAG]), "{ipc:#}");
     let connects = examined(&vllm(&[sources("tcp://10.0.0.9:5557", None, "")]), HEARS);

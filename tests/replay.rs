@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 use warmfront::engine::profile::Profile;
 use warmfront::replay::Comparison;
-use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Placed, Stage, named};
+use warmfront::replay::chooser::{Asked, Chooser, ORACLE, POLICIES, POOLED, Placed, Stage, Turn, named};
 use warmfront::replay::events::Delivery;
 use warmfront::replay::fleet::Fleet;
 use warmfront::replay::outcome::{Objective, Outcome};
@@ -142,14 +142,14 @@ fn plain() -> Profile {
     }
 }
 
+/// A: 100 tokens from 0; B: 80 tokens from 50 ms on, 64 of them A's first; C: as B from 60 ms on.
+fn three_requests() -> Vec<Request> {
+    vec![request(0, &[(1, 64), (2, 36)], 3), request(50, &[(1, 64), (3, 16)], 1), request(60, &[(1, 64), (3, 16)], 1)]
+}
+
 #[test]
 fn three_requests_on_two_engines_take_what_the_hand_computes() {
-    // A: 100 tokens from 0; B: 80 tokens from 50 ms on the same engine, 64 of them A's first; C: as B from 60 ms elsewhere.
-    let source = Fixed::of(vec![
-        request(0, &[(1, 64), (2, 36)], 3),
-        request(50, &[(1, 64), (3, 16)], 1),
-        request(60, &[(1, 64), (3, 16)], 1),
-    ]);
+    let source = Fixed::of(three_requests());
     let setting = Setting { source: &source, load: 1.0, profile: &plain(), weights: &[1; 2], tenants: 1 };
     let run = run(&setting, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
     let seen: Vec<_> = run
@@ -161,6 +161,46 @@ fn three_requests_on_two_engines_take_what_the_hand_computes() {
     // tokens cost nothing. C is cold: 10 + 80 from 60. A's third token at 146.
     assert_eq!(seen, [(80, 0, 86, 0, 64), (100, 0, 110, 36, 0), (80, 1, 90, 0, 0)]);
     assert_eq!((run.end_ns / MS, run.tokens, run.preemptions), (150, 5, 0));
+}
+
+#[test]
+fn an_engine_of_weight_4_takes_a_quarter_of_the_time() {
+    let sooner = |one: Request| Request { arrival_ns: one.arrival_ns / 4, ..one };
+    let source = Fixed::of(three_requests().into_iter().map(sooner).collect());
+    let setting = Setting { source: &source, load: 1.0, profile: &plain(), weights: &[4, 1], tenants: 1 };
+    let run = run(&setting, Box::new(Scripted(vec![0, 0, 1])), &AtomicU64::new(0));
+    let quarters = |ns: u64| 4 * ns / MS;
+    let seen: Vec<_> =
+        run.records.iter().map(|one| (one.engine, quarters(one.ttft_ns), quarters(one.rest_ns), one.cached)).collect();
+    // A and B as above; C has an engine of weight 1.
+    assert_eq!(seen, [(0, 86, 0, 64), (0, 110, 36, 0), (1, 4 * 90, 0, 0)]);
+}
+
+/// Has the first request come again after two seconds.
+struct Refusing(bool);
+
+impl Chooser for Refusing {
+    fn choose(&mut self, _asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
+        self.0.then_some(Placed::from(0))
+    }
+    fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
+        self.0 = true;
+        Some(Turn::Refuse(first, 2))
+    }
+    fn ended(&mut self, _number: u64, _tokens: u32) {}
+}
+
+#[test]
+fn who_is_refused_comes_again_when_it_was_told_to_and_is_counted_within_the_window() {
+    for (from_ns, refusals) in [(0, 1), (MS, 0)] {
+        let window = Window { from_ns, until_ns: None };
+        let source = Fixed { window, ..Fixed::of(vec![request(0, &[(1, 100)], 1)]) };
+        let setting = Setting { source: &source, load: 1.0, profile: &plain(), weights: &[1], tenants: 1 };
+        let run = run(&setting, Box::new(Refusing(false)), &AtomicU64::new(0));
+        let ttfts: Vec<u64> = run.records.iter().map(|one| one.ttft_ns / MS).collect();
+        // Its time counts from when it first came.
+        assert_eq!((ttfts, run.refusals), (vec![2_000 + 110], refusals));
+    }
 }
 
 #[test]
@@ -505,8 +545,30 @@ fn the_command_prints_a_table_and_writes_figures_and_a_plot() {
         (&"oracle".into(), &160.into())
     );
     assert_eq!(figures["outcomes"][5]["to_oracle"]["ttft"], 1.0);
+    let figure = |at: usize, path: &str| figures["outcomes"][at].pointer(path).unwrap().as_f64().unwrap();
+    assert!(figure(3, "/to_oracle/ttft") > 1.0, "{table}");
+    for (ratio, of, to) in [("to_oracle", 3, 5), ("to_oracle", 0, 2), ("to_random", 4, 3), ("to_random", 1, 0)] {
+        for (name, what) in [("ttft", "/ttft/mean"), ("tokens", "/tokens_per_second")] {
+            let told = figure(of, &format!("/{ratio}/{name}"));
+            assert!((told - figure(of, what) / figure(to, what)).abs() < 1e-9, "{ratio} {name}: {told}");
+        }
+    }
     assert!(std::fs::read_to_string(&svg).unwrap().ends_with("</svg>\n"));
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn flags_reach_what_they_are_for_in_its_units() {
+    let json = std::env::temp_dir().join(format!("warmfront-replay-flags-{}.json", std::process::id()));
+    let flags = ["--requests", "20", "--event-delay-ms", "5", "--slo-ttft-ms", "1234", "--slo-token-ms", "56"];
+    let to = ["--policies", "precise", "--json", json.to_str().unwrap()];
+    let output = command(&[&[fixture().as_str()], &flags[..], &to[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    assert_eq!(figures["objective"], serde_json::json!({"ttft_seconds": 1.234, "token_seconds": 0.056}));
+    assert_eq!(figures["events"]["delay_ns"], 5_000_000);
+    assert_eq!(figures["outcomes"][0]["requests"], 20);
 }
 
 #[test]

@@ -83,6 +83,8 @@ mod tests {
     fn each_line_has_the_priority() {
         assert_eq!(prioritized(Level::ERROR, b"one\n  two\n\n"), b"<3>one\n<3>  two\n<3>\n");
         assert_eq!(prioritized(Level::WARN, b"one"), b"<4>one");
+        assert_eq!(prioritized(Level::INFO, b"one"), b"<6>one");
+        assert_eq!(prioritized(Level::DEBUG, b"one"), b"<7>one");
         assert_eq!(prioritized(Level::TRACE, b""), b"");
     }
 

@@ -101,6 +101,15 @@ mod tests {
         assert!(!ten.contains("::1".parse().unwrap()));
         let all: Cidr = "::/0".parse().unwrap();
         assert!(all.contains("2001:db8::1".parse().unwrap()));
+        for (range, inside, outside) in [
+            ("fd00::/8", "fdff::1", "fe80::1"),
+            ("fd00::/8", "fd00::", "::1"),
+            ("2001:db8::/33", "2001:db8:7fff::", "2001:db8:8000::"),
+            ("2001:db8::/127", "2001:db8::1", "2001:db8::2"),
+        ] {
+            let holds = |address: &str| range.parse::<Cidr>().unwrap().contains(address.parse().unwrap());
+            assert!(holds(inside) && !holds(outside), "{range}");
+        }
         let one: Cidr = "192.0.2.7".parse().unwrap();
         assert_eq!(one.to_string(), "192.0.2.7/32");
         for (text, same) in

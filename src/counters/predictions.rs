@@ -274,6 +274,15 @@ mod tests {
         assert_eq!(predictions.compared(4, Method::Warm), Compared::default());
     }
 
+    /// What the engine itself said that it holds, it said in its own tokens.
+    #[test]
+    fn what_was_predicted_precisely_is_compared_as_it_is() {
+        let predictions = Predictions::default();
+        predictions.told(3, &Prediction { method: Method::Precise, ..HALF }, 800, Some(500));
+        assert_eq!(predictions.compared(3, Method::Precise), Compared::of(1, 500, 500));
+        assert_eq!(predictions.compared(3, Method::Warm), Compared::default());
+    }
+
     #[test]
     fn what_is_not_told_is_not_compared() {
         let predictions = Predictions::default();

@@ -141,6 +141,8 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::batch::Counts;
+    use crate::engine::core::Ends;
 
     #[test]
     fn names_and_labels_are_those_recorded_from_vllm() {
@@ -154,6 +156,38 @@ mod tests {
         assert!(ours.len() > 30);
         for series in ours {
             assert!(recorded.lines().any(|line| line == series), "vLLM has no {series}");
+        }
+    }
+
+    #[test]
+    fn each_figure_stands_under_its_name() {
+        let counts = Counts { prefix_queries: 11, prefix_hits: 12, preemptions: 13, prompt: 14, generated: 15 };
+        let ends = Ends { stop: 16, length: 17, abort: 18 };
+        let figures =
+            Figures { running: 19, waiting: 20, kv_usage: 0.25, counts, ends, refused: 21, ..Figures::default() };
+        let page = exposition("m", &Profile::default(), &figures, Lag::default());
+        let of = |name: &str| {
+            let line = page.lines().find(|line| line.starts_with(&format!("{name}{{")))?;
+            line.rsplit_once(' ')?.1.parse::<f64>().ok()
+        };
+        for (name, value) in [
+            ("vllm:num_requests_running", 19.0),
+            ("vllm:num_requests_waiting", 20.0),
+            ("vllm:kv_cache_usage_perc", 0.25),
+            ("vllm:prefix_cache_queries_total", 11.0),
+            ("vllm:prefix_cache_hits_total", 12.0),
+            ("vllm:num_preemptions_total", 13.0),
+            ("vllm:prompt_tokens_total", 14.0),
+            ("vllm:prompt_tokens_cached_total", 12.0),
+            ("vllm:generation_tokens_total", 15.0),
+            ("vllm:admission_rejections_total", 21.0),
+            ("warmfront_engine_aborts_total", 18.0),
+        ] {
+            assert_eq!(of(name), Some(value), "{name}");
+        }
+        for (reason, count) in [("stop", "16.0"), ("length", "17.0"), ("abort", "0.0")] {
+            let line = format!("finished_reason=\"{reason}\",model_name=\"m\"}} {count}\n");
+            assert!(page.contains(&line), "{line}");
         }
     }
 

@@ -198,7 +198,7 @@ mod tests {
         let records = vec![
             record(0, 9_000_000_000, 100, 0),
             record(1_000_000_000, 1_000_000_000, 100, 0),
-            record(2_000_000_000, 3_000_000_000, 9_000, 1),
+            Record { tenant: 3, ..record(2_000_000_000, 3_000_000_000, 9_000, 1) },
             record(3_000_000_000, 9_000_000_000, 100, 0),
         ];
         let run = Run { records, window, tokens: 400, end_ns: 9, preemptions: 0, refusals: 0, engines: 2 };
@@ -206,8 +206,10 @@ mod tests {
         let outcome = Outcome::of("x", 1.0, &run, &objective);
         assert_eq!((outcome.requests, outcome.hit_rate, outcome.slo), (2, 0.5, 0.5));
         assert_eq!(outcome.ttft, Spread { mean: 2.0, p50: 3.0, p99: 3.0 });
-        assert_eq!(outcome.ttft_short, Spread { mean: 1.0, p50: 1.0, p99: 1.0 });
-        assert_eq!(outcome.between_tokens, Spread { mean: 1e-7, p50: 1e-7, p99: 1e-7 });
+        let alone = |seconds| Spread { mean: seconds, p50: seconds, p99: seconds };
+        assert_eq!(outcome.ttft_short, alone(1.0));
+        assert_eq!(outcome.ttft_tenants, Some((alone(1.0), alone(3.0))));
+        assert_eq!(outcome.between_tokens, alone(1e-7));
         assert_eq!(outcome.tokens_per_second, 200.0);
         // 60 thought of; 50 and 4,500 found.
         assert_eq!(outcome.misjudged, Some(Misjudged { too_many: 5.0, too_few: 2_220.0 }));

@@ -270,6 +270,19 @@ mod tests {
     }
 
     #[test]
+    fn a_heavy_engine_gets_as_many_more() {
+        let (events, weights) = (Delivery::default(), [4, 1]);
+        let stage = Stage { weights: &weights, blocks: 5_500, block_tokens: 16, fronts: 1, events, seed: 1 };
+        let settings = Settings { policy: Policy::LeastLoad, ..Settings::default() };
+        let mut trial = Trial::new(Own::new(&stage, settings), 2);
+        for session in 0..50 {
+            trial.ask(&[(session, 50)]);
+        }
+        let loads = trial.chooser.counters.loads();
+        assert_eq!([loads.in_flight(0), loads.in_flight(1)], [40, 10]);
+    }
+
+    #[test]
     fn scraped_caches_reach_the_choice() {
         let mut trial = trial(Policy::Warm);
         assert_eq!(trial.chooser.scrape_every_ns(), Some(1_000_000_000));

@@ -74,6 +74,7 @@ pub fn of_weight(profile: &Profile, weight: u32) -> Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::profile::Work;
 
     #[test]
     fn built_in_profiles_are_possible_and_the_l4_is_the_engines_own() {
@@ -86,6 +87,24 @@ mod tests {
             Profile { block_size, ..h100.clone() }.check().unwrap();
             Profile { block_size, ..l4.clone() }.check().unwrap();
         }
+    }
+
+    #[test]
+    fn an_engine_of_weight_4_takes_a_quarter_of_the_time_and_holds_four_times_as_much() {
+        let one = Profile::default();
+        let four = of_weight(&one, 4);
+        for work in [
+            Work::default(),
+            Work { prefill_tokens: 2_000, ..Work::default() },
+            Work { prefill_pairs: 2_000_000, ..Work::default() },
+            Work { decodes: 70, ..Work::default() },
+            Work { decode_kv_tokens: 88_000, ..Work::default() },
+        ] {
+            let nanos = |profile: &Profile| profile.step_time(&work).as_nanos();
+            assert!((4 * nanos(&four)).abs_diff(nanos(&one)) <= 4, "{work:?}");
+        }
+        let sizes = |of: &Profile| [of.blocks() as usize, of.max_num_seqs, of.max_num_batched_tokens as usize];
+        assert_eq!(sizes(&four), sizes(&one).map(|size| 4 * size));
     }
 
     #[test]

@@ -61,6 +61,16 @@ impl Manager {
         found.unwrap()
     }
 
+    /// Takes what has come by now, and forgets it.
+    pub fn forgets(&mut self) {
+        let mut heard = usize::MAX;
+        while heard != self.said.len() {
+            heard = self.said.len();
+            self.listen();
+        }
+        self.said.clear();
+    }
+
     /// A command that starts the program as this manager does: with what was kept, from descriptor 3 on.
     pub fn command(&self) -> Command {
         let mut command = Command::new("bash");
@@ -69,7 +79,7 @@ impl Manager {
         for socket in &self.kept {
             rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).unwrap();
         }
-        let script = format!("exec {} env LISTEN_PID=$$ {PROGRAM} \"$@\"", places.join(" "));
+        let script = format!("exec {} env LISTEN_PID=$$ WATCHDOG_PID=$$ {PROGRAM} \"$@\"", places.join(" "));
         command.args(["-c", &script, "bash"]).env("NOTIFY_SOCKET", &self.path);
         if !self.kept.is_empty() {
             command.env("LISTEN_FDS", self.kept.len().to_string());
@@ -133,7 +143,9 @@ fn an_upgrade_changes_the_main_process() {
     for driver in DRIVERS {
         let engine = Engine::start();
         let mut manager = Manager::new(&format!("upgrade-{driver}"));
-        let front = Front::by(manager.command(), driver, &[engine.address], &config(None));
+        let mut command = manager.command();
+        command.env("WATCHDOG_USEC", "2000000");
+        let mut front = Front::by(command, driver, &[engine.address], &config(None));
         manager.hears("READY=1");
         manager.said.clear();
         front.upgrade();
@@ -146,5 +158,9 @@ fn an_upgrade_changes_the_main_process() {
         // What was kept of the one before may be a listener that nobody has any more.
         assert!(at("FDSTOREREMOVE=1").is_some_and(|removed| Some(removed) < at("FDSTORE=1")), "{:?}", manager.said);
         assert_eq!(front.connect().post().status, 200);
+        // Whom the watchdog was set for has gone; who is not fed any more would be killed with all of its streams.
+        until("the first process's end", || front.first_has_ended());
+        manager.forgets();
+        manager.hears("WATCHDOG=1");
     }
 }

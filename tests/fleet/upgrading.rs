@@ -2,6 +2,9 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -101,6 +104,26 @@ fn a_failed_upgrade_leaves_the_one_that_serves() {
     front.write(&config(1));
     front.upgrade();
     (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+}
+
+/// Whom a shell found by PATH knows from the kernel alone where its program lay, and a package puts another in its place.
+#[test]
+fn a_front_that_was_called_by_its_name_is_followed_by_what_lies_in_its_files_place() {
+    let engine = Engine::start();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("called-{}", std::process::id()));
+    // Links of one file cannot be renamed over each other; to the kernel the program is deleted either way.
+    let put = || {
+        let _ = std::fs::remove_file(&path);
+        std::fs::hard_link(env!("CARGO_BIN_EXE_warmfront"), &path).unwrap();
+    };
+    put();
+    let mut command = Command::new(&path);
+    command.arg0("warmfront");
+    let front = Front::by(command, "auto", &[engine.address], &config(1));
+    put();
+    front.upgrade();
+    assert_eq!(front.connect().post().status, 200);
+    let _ = std::fs::remove_file(path);
 }
 
 /// An engine of one model, slow to say so: what is asked for another it does not know.

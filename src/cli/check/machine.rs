@@ -199,6 +199,11 @@ mod tests {
         assert!(unit.weight == Weight::Advice && unit.words.contains("LimitNOFILE=1048675 in the unit"), "{unit:?}");
         assert!(shell.weight == Weight::Advice && !shell.words.contains("LimitNOFILE"), "{shell:?}");
         assert!(shell.words.contains("`ulimit -n 1048675`"), "{shell:?}");
+        // Who takes the advice is not advised again.
+        assert!(unit.words.ends_with("; or set connections_max = 65529"), "{unit:?}");
+        let mut fewer = Config::default();
+        fewer.limits.connections_max = 65_529;
+        assert_eq!(descriptors(1_048_576, &fewer, 8, true).weight, Weight::Good);
         let weights = [1_048_675, 1_048_674, 99, 98].map(|may| of(may, false).weight);
         // As many as a front needs to serve at all, with a warning.
         assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);

@@ -230,6 +230,44 @@ mod tests {
     }
 
     #[test]
+    fn each_figure_stands_behind_its_own_words() {
+        let mut receipt = receipt();
+        let line = &mut receipt.line;
+        (line.cached_tokens, line.completion_tokens, line.wait_us) = (Some(960), Some(77), Some(1_500));
+        let cost = |of: u32| Cost {
+            pending: of + 1,
+            new: of + 2,
+            decoding: of + 3,
+            full: of + 4,
+            no_room: of + 5,
+            others: of + 6,
+            total: of + 7,
+        };
+        (receipt.cost, receipt.runner_up_cost) = (Some(cost(10)), Some(cost(20)));
+        let text = told(&receipt);
+        for words in [
+            "engine counted  960 tokens of the prompt in its cache, 77 of the answer\n",
+            "waited          1.5 ms in a queue\n",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+        for (name, figures, words) in [
+            ("in flight", ["1", "0"], "requests there"),
+            ("pending", ["11", "21"], "that had no first token yet"),
+            ("new", ["12", "22"], "that it did not hold"),
+            ("decoding", ["13", "23"], "for the requests there"),
+            ("full", ["14", "24"], "how full its cache was"),
+            ("no room", ["15", "25"], "had no room for this prompt"),
+            ("others", ["16", "26"], "what other fronts may have sent"),
+            ("total", ["17", "27"], "the least was taken"),
+        ] {
+            let row = text.lines().find_map(|line| line.strip_prefix(name).filter(|_| line.contains(words)));
+            let row: Vec<&str> = row.unwrap_or_default().split_whitespace().take(2).collect();
+            assert_eq!(row, figures, "{name}\n{text}");
+        }
+    }
+
+    #[test]
     fn what_was_never_chosen_has_no_figures() {
         let mut refused = receipt();
         (refused.in_flight, refused.cost, refused.runner_up_cost) = (None, None, None);

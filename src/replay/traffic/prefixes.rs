@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::chain::{Chain, mix};
+use super::lines::BLOCKS_MAX;
 use super::{Open, REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
 use crate::demo::conversation::Dice;
 
@@ -60,6 +61,16 @@ impl Prefixes {
         if requests > REQUESTS_MAX {
             return Err(format!(
                 "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate or --seconds"
+            ));
+        }
+        // Each prompt that is drawn is held whole, and requests that have it share it.
+        let prompts = requests.min(f64::from(self.groups) * f64::from(self.prompts));
+        let tokens = f64::from(self.shared_tokens) + f64::from(self.own_tokens);
+        let blocks = prompts * tokens / f64::from(BLOCK_TOKENS);
+        if blocks > BLOCKS_MAX as f64 {
+            return Err(format!(
+                "prompts of about {blocks:.0} blocks in all are more than {BLOCKS_MAX}: lower --groups, --prompts, \
+                 or their tokens"
             ));
         }
         leaves_something(self.warmup_seconds, self.seconds)
@@ -155,5 +166,18 @@ mod tests {
             let quick = twice.next().unwrap();
             assert!(quick.arrival_ns.abs_diff(slow.arrival_ns / 2) <= 1 && quick.blocks == slow.blocks);
         }
+    }
+
+    /// A process for which there is too little memory is killed, and says nothing.
+    #[test]
+    fn more_prompts_than_memory_should_hold_are_refused() {
+        let check = |groups, rate| {
+            let long = Prefixes { shared_tokens: 100_000, own_tokens: 20_000, ..Prefixes::default() };
+            Prefixes { groups, rate, ..long }.check()
+        };
+        let refused = check(100_000, 1_000.0).unwrap_err();
+        assert!(refused.contains("3750000000 blocks") && refused.contains("lower --groups"), "{refused}");
+        // Of few groups each prompt is drawn many times, and few requests draw few of them.
+        assert_eq!([check(150, 1_000.0), check(100_000, 10.0)], [Ok(()), Ok(())]);
     }
 }
