@@ -79,6 +79,10 @@ impl Exchange {
                 Ok(framing) if framing.switching && !self.is_offered(&head) => {
                     self.bad_reply(Fault::new(Cause::BadSwitch, "101 to a protocol that was not offered"), cx)
                 }
+                // What was not sent would be taken for the other protocol's, or lost.
+                Ok(framing) if framing.switching && self.has_unsent() => {
+                    self.bad_reply(Fault::new(Cause::BadSwitch, "101 to half a request"), cx)
+                }
                 Ok(framing) => match Words::of(&head, &framing, &all[head.len..]) {
                     Words::Wanting(more) => {
                         self.reply.head_needs = (all.len() + more) as u32;
