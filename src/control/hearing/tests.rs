@@ -366,3 +366,15 @@ async fn who_is_taken_for_cold_is_not_believed_in_full() {
     wanted.index.promise(&[8 << 40], wanted.id, 0).unwrap();
     assert_eq!(promised(), 1);
 }
+
+/// Its metrics did not answer at once: what an earlier process knew is there later than who listens.
+#[tokio::test(flavor = "current_thread")]
+async fn what_comes_late_is_written_on_until_it_is_used() {
+    let (hearing, _) = member(100);
+    let late = Heard { form: 1, sockets: Vec::new(), mirrors: vec![(0, vec![1])] };
+    assert_eq!(hearing.saved_or(None), hearing.saved());
+    assert_eq!(hearing.saved_or(Some(late.clone())), late);
+    hearing.settle(false).await;
+    assert_eq!(hearing.inner().tells, Tells::All);
+    assert_eq!(hearing.saved_or(Some(late)), hearing.saved(), "it has told all itself");
+}

@@ -407,3 +407,20 @@ fn what_was_told_has_no_room_where_nobody_listens() {
     old.fleet.unheard(0);
     assert_eq!(capacity(&old.fleet), 250);
 }
+
+/// Nobody listens to it yet, or nobody can: whatever process comes next is to know it all the same.
+#[test]
+fn what_an_engine_told_is_written_on_until_somebody_uses_it() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    let told = Some(Heard { form: 1, sockets: Vec::new(), mirrors: Vec::new() });
+    let mut new = Sent::new();
+    new.fleet.remember(written(&old, told.clone()));
+    new.scraped(began(Some(5)));
+    let is_written = |fleet: &Fleet| fleet.saved(0).unwrap().1.remembered;
+    assert_eq!(is_written(&new.fleet), told);
+    // Who listens by now is asked for what he knows.
+    let remembered = &new.fleet.members()[0].now.as_ref().unwrap().remembered;
+    assert_eq!(remembered.lock().unwrap().take(), told);
+    assert_eq!(is_written(&new.fleet), None);
+}
