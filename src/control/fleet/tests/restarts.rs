@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
-use crate::control::saved::{Engine, Heard};
+use crate::control::saved::{Engine, Heard, Rows};
 
 /// One whose process began then, where it says so.
 fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
@@ -423,4 +423,21 @@ fn what_an_engine_told_is_written_on_until_somebody_uses_it() {
     let remembered = &new.fleet.members()[0].now.as_ref().unwrap().remembered;
     assert_eq!(remembered.lock().unwrap().take(), told);
     assert_eq!(is_written(&new.fleet), None);
+}
+
+/// Rows lie in buckets of the index that they were read from.
+#[test]
+fn what_was_noted_in_an_index_of_another_size_is_not_known_again() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    old.sends();
+    let (name, engine) = old.fleet.saved(0).unwrap();
+    for (other, known) in [(0, Sent::BLOCKS), (1, 0)] {
+        let rows = engine.rows.clone().map(|rows| Rows { layout: rows.layout ^ other, ..rows });
+        let mut saved = Saved::default();
+        saved.add(&name, Engine { rows, ..engine.clone() });
+        let mut new = Sent::new();
+        new.fleet.remember(saved);
+        assert_eq!(new.scraped(began(Some(5))), known);
+    }
 }
