@@ -194,8 +194,12 @@ impl Keeper {
 
     /// Writes it down each minute, until another process is in this one's place: then that is what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
+        self.save_each(SAVED_EVERY, process).await;
+    }
+
+    async fn save_each(&self, every: Duration, process: &'static Process) {
         loop {
-            sleep(SAVED_EVERY).await;
+            sleep(every).await;
             if process.has_successor() {
                 return;
             }
@@ -312,5 +316,33 @@ mod tests {
         let written = Saved::read(&path).unwrap().take("gpu-1:8000", Some(&of)).unwrap();
         assert_eq!(written.remembered, told);
         fs::remove_file(&path).unwrap();
+    }
+
+    /// Who ends without a word, as by a power cut, has written it down all the same; but not into the file that is
+    /// another process's by then.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_known_is_written_down_again_and_again() {
+        let path = std::env::temp_dir().join(format!("warmfront-often-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let (keeper, process) = (keeper(config), Process::leak(1));
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        let mut known = Saved::default();
+        known.add("gpu-1:8000", Engine { process: of, remembered: None, rows: None });
+        keeper.fleet().remember(known);
+        let saving = keeper.save_each(Duration::from_millis(1), process);
+        let twice = async {
+            for _ in 0..2 {
+                while fs::remove_file(&path).is_err() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            process.give_way();
+        };
+        let both = async { tokio::join!(saving, twice) };
+        assert!(timeout(Duration::from_secs(30), both).await.is_ok());
+        let _ = fs::remove_file(&path);
+        keeper.save_each(Duration::ZERO, process).await;
+        assert!(!path.exists());
     }
 }
