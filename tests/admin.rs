@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -16,7 +16,7 @@ use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
-use warmfront::fleet::Health;
+use warmfront::fleet::{EndpointId, Health};
 use warmfront::policy::Policy;
 use warmfront::prefix::{session_key, text_hash};
 use warmfront::publish::{DriverInUse, Process, Published};
@@ -274,6 +274,50 @@ fn an_engine_that_sleeps_gets_nothing_until_it_is_awake() {
     awake.store(true, Ordering::Relaxed);
     front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
     assert_eq!(front.get("/readyz").status, 200);
+    front.control.stop();
+}
+
+/// Nobody there would take what comes.
+#[test]
+fn a_front_whose_engines_are_all_drained_by_hand_is_not_ready() {
+    let engine = engine(MODELS, METRICS, None);
+    let front = front(vec![upstream(engine.address)]);
+    front.setup.process.shards()[0].now_serves(DriverInUse::Epoll, "as configured");
+    front.until("up", |snapshot| health(snapshot, 0) == Health::Up);
+    for (what, ready) in [("resume", 200), ("drain", 503), ("resume", 200)] {
+        assert_eq!(front.post(&format!("/endpoints/{}/{what}", engine.address)), 200);
+        assert_eq!(front.get("/readyz").status, ready, "{what}");
+    }
+    front.control.stop();
+}
+
+/// What we send there while its metrics are written is ours, and not counted as others'.
+#[test]
+fn what_is_sent_while_an_engine_counts_is_no_foreign_load() {
+    let counters = Arc::new(OnceLock::<&'static Counters>::new());
+    let (known, open) = (Arc::clone(&counters), Mutex::new(Vec::new()));
+    let metrics = move || {
+        let mut open = open.lock().unwrap();
+        let id = EndpointId { slot: 0, generation: 1 };
+        open.extend(known.get().and_then(|counters| counters.try_admit(id, None)));
+        format!("vllm:num_requests_running {}\nvllm:num_requests_waiting 0\n", open.len())
+    };
+    let metrics = Arc::new(metrics);
+    let router = Router::new()
+        .route("/health", get(async || ""))
+        .route("/metrics", get(async move || metrics()))
+        .route("/v1/models", get(async || MODELS));
+    let front = front(vec![upstream(served(router))]);
+    counters.set(front.setup.counters).ok().unwrap();
+    let load = |snapshot: &Snapshot| {
+        let endpoint = snapshot.endpoints[0].as_ref().unwrap();
+        (endpoint.id.generation, endpoint.engine.running, endpoint.foreign)
+    };
+    for more in 1..4 {
+        let snapshot = front.until("more of them", |snapshot| load(snapshot).1 >= Some(more));
+        let (generation, running, foreign) = load(&snapshot);
+        assert_eq!((generation, foreign), (1, 0), "{running:?}");
+    }
     front.control.stop();
 }
 
@@ -661,6 +705,9 @@ fn metrics_are_exposed() {
     shard.request(RequestKey { pool, slot: 0, status: 200, reason: 3 });
     shard.request(RequestKey { pool: u16::MAX, slot: u16::MAX, status: 404, reason: u8::MAX });
     shard.observe(pool, Timing::FirstToken, 1_500);
+    (0..2).for_each(|_| shard.observe(pool, Timing::Queue, 2_500));
+    (0..3).for_each(|_| shard.observe(pool, Timing::Total, 3_500));
+    (0..4).for_each(|_| shard.observe(pool, Timing::InterToken, 4_500));
     shard.count(Count::AbortedRelay);
     front.setup.process.shards()[0].now_serves(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
@@ -670,6 +717,9 @@ fn metrics_are_exposed() {
         "warmfront_time_to_first_token_seconds_count{model=\"tiny-llama\"} 1",
         "warmfront_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"tiny-llama\"} 1",
         "warmfront_time_to_first_token_seconds_bucket{le=\"+Inf\",model=\"tiny-llama\"} 1",
+        "warmfront_queue_seconds_count{model=\"tiny-llama\"} 2",
+        "warmfront_request_seconds_count{model=\"tiny-llama\"} 3",
+        "warmfront_inter_token_seconds_count{model=\"tiny-llama\"} 4",
         "warmfront_client_aborts_total{phase=\"relay\"} 1",
         "warmfront_endpoint_foreign{endpoint=\"one\"} 7",
         "warmfront_engine_waiting{endpoint=\"one\"} 2",

@@ -1,7 +1,5 @@
 //! `/endpoints` of the admin listener: shows the fleet, adds engines, drains and removes them.
 
-use std::time::Instant;
-
 use axum::Router;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
@@ -229,18 +227,6 @@ fn shown(state: &State) -> Vec<Shown> {
 fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
     let now = member.now.as_ref();
     let course = now.map(|tenancy| &tenancy.course);
-    let engine = |(reading, at): &(super::scrape::Reading, Instant)| ShownEngine {
-        running: reading.load.running,
-        waiting: reading.load.waiting,
-        kv_use: reading.load.kv_use,
-        kv_capacity_tokens: reading.load.kv_capacity_tokens,
-        block_size: reading.block_size,
-        match_unit: reading.match_unit,
-        prefix_caching: reading.prefix_caching,
-        prefix_queries_total: reading.load.prefix_queries_total,
-        prefix_hits_total: reading.load.prefix_hits_total,
-        read_ms_ago: at.elapsed().as_millis(),
-    };
     let compared = deeds.compared_in_all();
     let cache = |tenancy: &Tenancy| ShownCache {
         rung: tenancy.truth.ladder.rung().as_str(),
@@ -280,9 +266,26 @@ fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
         asks_key: member.lock.asks(),
         cache: now.map(cache),
-        engine: now.and_then(|tenancy| tenancy.reading.as_ref()).map(engine),
+        engine: now.and_then(shown_engine),
         errors: errors.into_iter().flatten().collect(),
     }
+}
+
+fn shown_engine(tenancy: &Tenancy) -> Option<ShownEngine> {
+    let (reading, at) = tenancy.reading.as_ref()?;
+    Some(ShownEngine {
+        running: reading.load.running,
+        waiting: reading.load.waiting,
+        kv_use: reading.load.kv_use,
+        kv_capacity_tokens: reading.load.kv_capacity_tokens,
+        block_size: reading.block_size,
+        // What is used, of whichever reading told it.
+        match_unit: tenancy.match_unit,
+        prefix_caching: reading.prefix_caching,
+        prefix_queries_total: reading.load.prefix_queries_total,
+        prefix_hits_total: reading.load.prefix_hits_total,
+        read_ms_ago: at.elapsed().as_millis(),
+    })
 }
 
 /// Why a member is nowhere.
@@ -310,7 +313,29 @@ pub(super) fn health(health: Option<Health>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
     use super::*;
+    use crate::control::fleet::Fleet;
+    use crate::control::scrape::Reading;
+    use crate::control::tests::config_of;
+    use crate::control::truth::Ours;
+
+    /// It outlasts a reading that lacks it.
+    #[test]
+    fn the_unit_in_which_prompts_are_found_is_the_one_that_is_used() {
+        let config = config_of([Upstream::new("http://engine:8000".parse().unwrap())]);
+        let (mut fleet, now) = (Fleet::new(Arc::new(config), Vec::new(), Arc::default()), Instant::now());
+        fleet.resolved(0, vec![([10, 0, 0, 1], 8_000).into()], now);
+        let (id, _) = fleet.target(0).unwrap();
+        let hybrid = "vllm:cache_config_info{block_size=\"3584\",prefix_match_unit=\"16\"} 1\n";
+        for (text, block_size) in [(hybrid, Some(3_584)), ("vllm:num_requests_running 0\n", None)] {
+            fleet.scraped(0, id, Ok((Reading::of(text.as_bytes()), Ours::default())), now);
+            let engine = show(&fleet.members()[0], &Deeds::default(), Counters::leak()).engine.unwrap();
+            assert_eq!((engine.block_size, engine.match_unit), (block_size, Some(16)));
+        }
+    }
 
     #[test]
     fn who_has_an_address_and_no_slot_was_looked_up() {

@@ -172,6 +172,12 @@ impl Hearing {
         }
     }
 
+    /// The same, or what an earlier process knew that is not used yet: with the next second it is, unless all is told.
+    pub fn saved_or(&self, unused: Option<Heard>) -> Heard {
+        let tells = self.inner().tells;
+        unused.filter(|_| tells != Tells::All).unwrap_or_else(|| self.saved())
+    }
+
     /// Until it is let go of, nobody else has the engine's news taken.
     pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await

@@ -289,6 +289,8 @@ async fn rung(bell: Option<Arc<Notify>>) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::control::models::{Card, Learnt};
+    use crate::control::tests::config_of;
     use crate::publish::Process;
 
     /// One for tests of its parts; nobody is asked yet where the engines are.
@@ -298,5 +300,38 @@ pub(super) mod tests {
         let published = Published::leak(fleet.snapshot());
         let access = Arc::new(AccessLog::new(Process::leak(1), published));
         Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access))
+    }
+
+    fn engine(name: &str, models: &[&str]) -> Upstream {
+        let models = models.iter().map(|id| (*id).to_owned()).collect();
+        Upstream { models, ..Upstream::new(format!("http://{name}:8000").parse().unwrap()) }
+    }
+
+    /// Who waits for one model is not to wait behind those of another.
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_queue_knows_which_engines_may_stand_in_for_each_other() {
+        let keeper = keeper(config_of([engine("gpu-1", &["a"]), engine("gpu-2", &["b"]), engine("gpu-3", &["b"])]));
+        (0..3u8).for_each(|place| keeper.resolved(place.into(), vec![([10, 0, 0, place], 8_000).into()]));
+        keeper.publish_now();
+        assert_eq!([0, 1, 2].map(|slot| keeper.counters.queue().island(slot)), [0, 1, 1]);
+    }
+
+    /// Promises to the index end by its clock, and ids that nobody serves any more by that of the pools.
+    #[tokio::test(flavor = "current_thread")]
+    async fn time_passes_for_the_index_and_for_pools() {
+        let keeper = keeper(config_of([engine("gpu-1", &[])]));
+        keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+        let (id, _) = keeper.target(0).unwrap();
+        for model in ["before", "now"] {
+            keeper.fleet().learnt(0, id, Ok(Learnt { cards: vec![Card::made(model)], asks_key: false, left_out: 0 }));
+            keeper.publish_now();
+        }
+        let ticks = |second: Instant| {
+            keeper.tick(&mut Clock { ticked: Instant::now().checked_sub(TICK).unwrap(), second });
+            let fleet = keeper.fleet();
+            (fleet.caches.index().unwrap().second(), fleet.pools.any_idle())
+        };
+        assert_eq!(ticks(Instant::now() + 60 * SECOND), (0, false), "less than a second");
+        assert_eq!(ticks(Instant::now().checked_sub(SECOND).unwrap()), (1, true));
     }
 }

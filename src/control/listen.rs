@@ -106,15 +106,19 @@ impl ToHear {
             else {
                 continue;
             };
-            let Some(config) = flags.kv_events_config.filter(|config| !config.is_empty()) else {
-                return Ok(Vec::new());
-            };
-            if flags.dp_size.is_some_and(|ranks| ranks > 1) {
-                return Err("it has several data-parallel ranks, which publish on a port each".into());
-            }
-            return self.listed(&kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?);
+            return self.listed_by(flags);
         }
         Err("it does not tell where it publishes KV events; if it does, say so in `kv_events`".into())
+    }
+
+    fn listed_by(&self, flags: Flags) -> Result<Vec<Settings>, String> {
+        let Some(config) = flags.kv_events_config.filter(|config| !config.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        if flags.dp_size.is_some_and(|ranks| ranks > 1) {
+            return Err("it has several data-parallel ranks, which publish on a port each".into());
+        }
+        self.listed(&kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?)
     }
 
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
@@ -339,6 +343,42 @@ mod tests {
     use crate::index::Capacity;
     use crate::vocabulary::{Lead, Vocabulary};
 
+    fn wanted(id: EndpointId, address: SocketAddr) -> ToHear {
+        let vocabulary = Arc::new(Vocabulary::new(&[], &[], Lead::Nowhere, &[]));
+        ToHear {
+            id,
+            host: String::new(),
+            peers: Arc::new([]),
+            address,
+            authority: String::new(),
+            key: None,
+            mode: KvEvents::Auto,
+            configured: None,
+            form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
+            index: Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap()),
+            began: None,
+            blocks: 0,
+            blocks_max: 100,
+            computed: None,
+            remembered: Arc::default(),
+        }
+    }
+
+    /// An SGLang with several attention ranks tells the port of the first alone: what the others hold would count as
+    /// cold.
+    #[test]
+    fn flags_of_several_ranks_are_not_gone_by() {
+        let wanted = wanted(EndpointId { slot: 0, generation: 1 }, ([10, 0, 0, 1], 8_000).into());
+        let listed = |ranks: Option<u64>| {
+            let kv_events_config = Some(r#"{"publisher": "zmq", "endpoint": "tcp://*:5557"}"#.to_owned());
+            wanted.listed_by(Flags { kv_events_config, dp_size: ranks })
+        };
+        for ranks in [None, Some(1)] {
+            assert!(listed(ranks).is_ok_and(|sources| sources.len() == 1), "{ranks:?}");
+        }
+        assert!(listed(Some(2)).is_err_and(|why| why.contains("several data-parallel ranks")));
+    }
+
     /// As over what an engine told.
     #[tokio::test(flavor = "current_thread")]
     async fn what_hears_an_engine_begins_anew_behind_a_panic() {
@@ -347,24 +387,8 @@ mod tests {
         let keeper = keeper(config_of([Upstream::new("http://engine:8000".parse().unwrap())]));
         keeper.resolved(0, vec![address]);
         let events = format!("tcp://{address}").parse().unwrap();
-        let vocabulary = Arc::new(Vocabulary::new(&[], &[], Lead::Nowhere, &[]));
-        let wanted = ToHear {
-            id: keeper.target(0).unwrap().0,
-            host: String::new(),
-            peers: Arc::new([]),
-            address,
-            authority: String::new(),
-            key: None,
-            mode: KvEvents::Auto,
-            configured: Some(Settings { events, replay: None, topic: String::new(), peers: None }),
-            form: Arc::new(Form { id: 1, chat: None, vocabulary, toolsets: Arc::new([]) }),
-            index: Arc::new(Index::new(Capacity { endpoints: 1, blocks: 1 << 12, lengths: false }).unwrap()),
-            began: None,
-            blocks: 0,
-            blocks_max: 100,
-            computed: None,
-            remembered: Arc::default(),
-        };
+        let configured = Some(Settings { events, replay: None, topic: String::new(), peers: None });
+        let wanted = ToHear { configured, ..wanted(keeper.target(0).unwrap().0, address) };
         let mut listener = Listener::new(Arc::clone(&keeper), 0);
         for wait in [TICK, TICK] {
             assert_eq!(listener.turn(Some(wanted.clone())).await, wait);

@@ -128,6 +128,12 @@ impl Pools {
         self.greedy.retain(|engine| self.brought.get(engine).is_some_and(|brought| *brought >= SHARE_MAX));
     }
 
+    /// Whether time passes for any id that nobody serves.
+    #[cfg(test)]
+    pub fn any_idle(&self) -> bool {
+        self.known.iter().any(|known| known.idle_since.is_some())
+    }
+
     /// The pools that `members` make.
     pub fn view(&mut self, members: &[Member]) -> View {
         self.known.iter_mut().for_each(|known| known.served = false);

@@ -357,7 +357,24 @@ fn jittered(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::control::keeper::tests::keeper;
+    use crate::control::tests::config_of;
+
+    /// As a pod that was not scheduled yet when the front began.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_had_no_address_is_looked_up_again() {
+        let keeper = keeper(config_of([Upstream::new("http://localhost:1".parse().unwrap())]));
+        keeper.watch();
+        let found = async {
+            while keeper.target(0).is_none() {
+                sleep(GLANCE).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(30), found).await.is_ok(), "it has no address");
+    }
 
     #[test]
     fn long_pages_are_asked_for_less_often_and_before_they_are_stale() {

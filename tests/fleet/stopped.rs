@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::DRIVERS;
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::tries::in_one_of;
+use crate::{DRIVERS, until};
 
 /// More than epoll tells of at once.
 const CLIENTS: usize = 600;
@@ -35,5 +35,6 @@ fn whose_head_came_while_the_process_stood_still_is_served() {
         };
         // Where the machine stands still before the stop a head may be too late in truth: hardly in each of three tries.
         in_one_of(3, format_args!("{driver}, heads in time"), CLIENTS, served);
+        until("how late control was", || front.metric("warmfront_control_late_seconds") >= 2.0);
     }
 }

@@ -111,6 +111,7 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
             manager.hears("WATCHDOG=1");
             front.until_said("the shard goes on");
             stop.store(true, Ordering::Relaxed);
+            assert!(front.metric("warmfront_shard_stalls_total{shard=\"1\"}") >= 1.0);
         });
     });
 }

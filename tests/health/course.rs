@@ -418,6 +418,18 @@ fn all_may_drain() {
     assert_eq!(snapshot.pools[0].eligible().slots().len(), 3);
 }
 
+/// An operator has them drained: they are no help to those that are left.
+#[test]
+fn who_is_drained_by_hand_does_not_count_where_half_are_to_stay() {
+    let mut config = of(4);
+    config.upstream[..2].iter_mut().for_each(|upstream| upstream.drain = true);
+    let mut rig = Rig::new(config);
+    (0..4).for_each(|place| rig.happens(place, ProbeOk));
+    (2..4).for_each(|place| rig.eject(place));
+    use Health::{Draining, Ejected, Up};
+    assert_eq!([0, 1, 2, 3].map(|place| rig.health(place)), [Draining, Draining, Ejected, Up]);
+}
+
 /// Half is counted among those that serve the same: an adapter of its own keeps no engine in, another model's
 /// engines let none out.
 #[test]
@@ -453,6 +465,18 @@ fn a_slow_start_goes_on_by_itself() {
     rig.happens(0, Wait(5_000));
     assert_eq!(rig.published, before);
     assert_eq!(rig.endpoint(1).share_percent, 100);
+}
+
+/// The others have warm caches, those of the start had none before each other.
+#[test]
+fn who_is_added_to_a_fleet_that_serves_starts_slowly() {
+    let mut rig = Rig::up(2);
+    rig.snapshot();
+    let now = rig.now;
+    rig.fleet.reconfigure(Arc::new(of(3)), Vec::new(), Arc::default(), now);
+    rig.fleet.resolved(2, vec![at(2)], now);
+    rig.happens(2, ProbeOk);
+    assert_eq!([0, 1, 2].map(|place| rig.endpoint(place).share_percent), [100, 100, 10]);
 }
 
 /// Who stood its trial starts slowly, as does one that was somewhere else before; who fails ends it.

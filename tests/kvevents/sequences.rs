@@ -162,6 +162,21 @@ async fn answers_that_are_lost_are_asked_for_again() {
     assert_eq!((consumer.source.counts().incomplete, consumer.source.counts().replays), (0, 2));
 }
 
+/// vLLM keeps 10,000 messages, and 1,000 of them fit: each connection that brings some is followed by another.
+#[tokio::test]
+async fn answers_are_asked_for_as_often_as_some_come() {
+    let engine = listener().await;
+    let (replay, log) = replays(Layout::WithTopic, 1, 0..12).await;
+    log.lock().unwrap().fitting = 2;
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, _publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    for number in 1_000..1_012 {
+        consumer.expect(&[&number.to_string()]).await;
+    }
+    assert_eq!(log.lock().unwrap().asked, [0, 2, 4, 6, 8, 10]);
+    assert_eq!((consumer.source.counts().incomplete, consumer.source.counts().replays_failed), (0, 0));
+}
+
 #[tokio::test]
 async fn without_a_replay_socket_holes_stay() {
     let engine = listener().await;

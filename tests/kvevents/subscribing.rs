@@ -70,6 +70,22 @@ async fn attempts_become_rare() {
     assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
 }
 
+/// Attempts count from there anew: who restarts often is heard at once each time.
+#[tokio::test]
+async fn who_was_heard_is_connected_to_at_once() {
+    let engine = listener().await;
+    // Longer than any test waits.
+    let minute = Duration::from_secs(60);
+    let mut consumer = Consumer::paced(at(&engine), None, Pace { again: minute, again_most: 10 * minute, ..PACE });
+    let mut all = vec!["connected"];
+    for number in 0..3 {
+        let (_, mut publisher) = tokio::join!(consumer.expect(&all), Subscriber::entered(&engine));
+        publisher.publish(1, number).await;
+        consumer.expect(&[&(1_000 + number).to_string()]).await;
+        all = vec!["offline Closed", "connected"];
+    }
+}
+
 /// On an address that nobody else listens on.
 fn free_port() -> Endpoint {
     let port = std::net::TcpListener::bind("127.0.3.2:0").unwrap().local_addr().unwrap().port();

@@ -121,13 +121,14 @@ impl Fleet {
         remembered.retain(|name| members.iter().any(|member| &*member.name == name));
     }
 
-    /// What is known of the engine at `place`, by its name, if it says which process it is; without what it has told
-    /// itself.
+    /// What is known of the engine at `place`, by its name, if it says which process it is; of what it has told itself
+    /// what an earlier process of ours knew and nobody has used yet.
     pub fn saved(&self, place: usize) -> Option<(Arc<str>, Engine)> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
         let process = tenancy.process?;
-        Some((Arc::clone(&member.name), Engine { process, remembered: None, rows: self.rows(tenancy.id) }))
+        let remembered = tenancy.remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some((Arc::clone(&member.name), Engine { process, remembered, rows: self.rows(tenancy.id) }))
     }
 
     /// How many bytes the rows of all engines take.

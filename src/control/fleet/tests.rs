@@ -11,7 +11,7 @@ use crate::counters::stats::Stats;
 use crate::counters::{Asked, Compared, Counted, Prediction, Predictions};
 use crate::fleet::Method;
 use crate::index::Origin;
-use crate::snapshot::Selected;
+use crate::snapshot::{Pool, Selected};
 
 fn fleet(count: u16) -> Fleet {
     fleet_by(count, numbered(count))
@@ -487,6 +487,9 @@ fn parts_are_sized_by_what_one_reply_told_of_its_model() {
     predictions.told(0, &nothing, 500, Some(0));
     assert!(fleet.compare(&predictions, now).1, "shards must know");
     assert_eq!(seen(&mut fleet, 0), (125, 0.6), "of two bytes");
+    let snapshot = fleet.snapshot();
+    let token_bytes = |model: &[u8]| snapshot.pools[usize::from(snapshot.models[model].0)].token_bytes;
+    assert_eq!((token_bytes(b"m"), token_bytes(b"other")), (2.0, Pool::TOKEN_BYTES), "prompts are counted by it");
     predictions.told(0, &nothing, 500, Some(0));
     assert!(!fleet.compare(&predictions, now).1, "more of the same is no news");
     scrape(&mut fleet, 1);
@@ -535,6 +538,66 @@ fn shards_are_told_what_was_ours_when_an_engine_was_asked() {
     assert!(fleet.scraped(0, id, Ok((counted(5, 0, "True"), ours)), Instant::now()));
     let endpoint = fleet.snapshot().endpoints[0].clone().unwrap();
     assert_eq!((endpoint.dispatched_at, endpoint.resident_at), (7_000, 5_000));
+}
+
+/// Another front, clients that go to the engine by themselves, requests that it counts as several: what it counts
+/// between two readings is not ours alone if either shows them.
+#[test]
+fn what_others_ask_an_engine_for_tells_nothing_of_its_cache() {
+    use crate::fleet::Rung::{Approximate, Hash};
+    let (predictions, now) = (Predictions::default(), Instant::now());
+    for (shown, windows, rung) in [
+        (&[][..], 4, Hash),
+        (&[0], 3, Hash),
+        (&[2], 2, Approximate),
+        (&[4], 3, Hash),
+        (&[0, 1, 2, 3, 4], 0, Approximate),
+    ] {
+        for (others, several) in [(3, 0), (0, 2)] {
+            let mut fleet = fleet(1);
+            let (id, _) = fleet.target(0).unwrap();
+            for turn in 0..=4 {
+                let is_shown = shown.contains(&turn);
+                let asked = Asked { requests: 20 * turn, tokens: 40_000 * turn, held: 30_000 * turn, told: 0 };
+                let several = if is_shown { several } else { 0 };
+                let ours = Ours { asked, prompted: 160_000 * turn, several, ..Ours::default() };
+                let mut reading = counted(40_000 * turn, 7, "True");
+                reading.load.running = Some(if is_shown { others } else { 0 });
+                fleet.scraped(0, id, Ok((reading, ours)), now);
+                fleet.compare(&predictions, now);
+            }
+            let requests = fleet.deeds(&nothing(&[]))["engine-0:8000"].compared_in_all().requests;
+            let tenancy = fleet.members()[0].now.as_ref().unwrap();
+            let known = (requests, tenancy.truth.ladder.rung(), tenancy.truth.calibration.token_bytes());
+            let token_bytes = (windows > 0).then_some(4.0);
+            assert_eq!(known, (20 * windows, rung, token_bytes), "{others} and {several} at {shown:?}");
+        }
+    }
+}
+
+/// An heir serves when it knows its engines: one that sleeps would let its requests hang, and of one whose metrics have
+/// not come it is not known whether it does.
+#[test]
+fn who_has_not_said_how_it_is_loaded_is_not_known() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    let is_known = |fleet: &Fleet| [true, false].map(|succeeds| fleet.is_acquainted(succeeds));
+    serves(&mut fleet, 0, &["a"]);
+    fleet.probed(0, id, Ok(()), Instant::now());
+    assert_eq!(is_known(&fleet), [false; 2]);
+    fleet.scraped(0, id, Err("x".into()), Instant::now());
+    assert_eq!(is_known(&fleet), [true; 2], "it cannot say");
+}
+
+/// As `/explain` reads them, so do shards.
+#[test]
+fn names_of_session_keys_are_those_of_the_configuration_in_use() {
+    let mut fleet = fleet(1);
+    let mut config = Config::clone(&fleet.config);
+    config.routing.session_headers = vec!["x-conversation".into()];
+    assert_ne!(*fleet.snapshot().session_headers, [Box::<str>::from("x-conversation")]);
+    fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), Instant::now());
+    assert_eq!(*fleet.snapshot().session_headers, [Box::<str>::from("x-conversation")]);
 }
 
 mod asleep;

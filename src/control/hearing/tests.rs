@@ -16,7 +16,7 @@ use crate::control::fleet::Fleet;
 use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
-use crate::index::{Capacity, Origin};
+use crate::index::{Capacity, Origin, PROMISE_SECONDS};
 use crate::kvevents::{Batch, Ended};
 use crate::limits::KV_STRANGERS_MAX;
 use crate::mirror::Sink;
@@ -365,4 +365,68 @@ async fn who_is_taken_for_cold_is_not_believed_in_full() {
     hearing.tick(&wanted).await;
     wanted.index.promise(&[8 << 40], wanted.id, 0).unwrap();
     assert_eq!(promised(), 1);
+}
+
+/// Its metrics did not answer at once: what an earlier process knew is there later than who listens.
+#[tokio::test(flavor = "current_thread")]
+async fn what_comes_late_is_written_on_until_it_is_used() {
+    let (hearing, _) = member(100);
+    let late = Heard { form: 1, sockets: Vec::new(), mirrors: vec![(0, vec![1])] };
+    assert_eq!(hearing.saved_or(None), hearing.saved());
+    assert_eq!(hearing.saved_or(Some(late.clone())), late);
+    hearing.settle(false).await;
+    assert_eq!(hearing.inner().tells, Tells::All);
+    assert_eq!(hearing.saved_or(Some(late)), hearing.saved(), "it has told all itself");
+}
+
+/// They are one cache for whoever asks.
+#[tokio::test(flavor = "current_thread")]
+async fn what_one_rank_lets_go_of_is_there_while_another_holds_it() {
+    let (hearing, wanted) = member(100);
+    hearing.settle(false).await;
+    let blocks = || wanted.index.figures(wanted.id.slot).blocks;
+    for rank in 0..2 {
+        hearing.take(0, Told::Batch(&batch(&[long(1, None)], rank))).await;
+    }
+    let both = blocks();
+    let mut left = Vec::new();
+    for rank in 0..2 {
+        hearing.take(0, Told::Batch(&batch(&[json!(["BlockRemoved", [1]])], rank))).await;
+        left.push(blocks());
+    }
+    assert!(both > 0 && left == [both, 0], "{both}, then {left:?}");
+}
+
+/// An engine that tells of many ranks gets no more memory than one that tells of as many blocks.
+#[tokio::test(flavor = "current_thread")]
+async fn all_ranks_together_have_room_for_so_many_blocks() {
+    let hearing = hearing(100);
+    let tells = |rank: u32| batch(&[stored(1, None)], rank);
+    hearing.take(0, Told::Batch(&tells(0))).await;
+    hearing.inner().blocks_max = MIRROR_BLOCKS_MAX;
+    assert_eq!(hearing.inner().newcomer(), Some(MIRROR_BLOCKS_MAX - 100));
+    hearing.inner().blocks_max = 100;
+    let ranks = KV_RANKS_MAX as u32;
+    for rank in 1..ranks {
+        assert_eq!(hearing.inner().newcomer(), Some(100), "{rank}");
+        hearing.take(0, Told::Batch(&tells(rank))).await;
+    }
+    assert_eq!(hearing.inner().newcomer(), None);
+    hearing.take(0, Told::Batch(&tells(ranks))).await;
+    assert_eq!(hearing.figures().blocks, u64::from(ranks));
+}
+
+/// The engine was chosen for a prompt that it refused, or that its client left: it has never told of it.
+#[tokio::test(flavor = "current_thread")]
+async fn what_an_engine_never_told_of_is_held_no_longer_than_promised() {
+    let (hearing, wanted) = member(100);
+    hearing.settle(false).await;
+    let index = &wanted.index;
+    index.promise(&[1 << 40, 2 << 40], wanted.id, index.second()).unwrap();
+    let blocks = |index: &Index| index.figures(wanted.id.slot).blocks;
+    hearing.tick(&wanted).await;
+    assert_eq!(blocks(index), 2);
+    (0..=PROMISE_SECONDS + 1).for_each(|_| index.tick());
+    hearing.tick(&wanted).await;
+    assert_eq!(blocks(index), 0);
 }

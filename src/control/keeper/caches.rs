@@ -158,7 +158,6 @@ impl Keeper {
     /// Answers how many bytes that were; none: nothing is known that could be known again, or it is another process's
     /// to write by now.
     async fn write(&self, path: &Path, process: &'static Process) -> io::Result<Option<u64>> {
-        let heard = self.hearings().clone();
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
         let mut remembered = self.fleet().remembered();
@@ -169,9 +168,13 @@ impl Keeper {
         let mut writing = None;
         for place in places {
             let known = self.fleet().saved(place);
+            // Now, as the fleet is, and not before the others were written: who begins to listen takes what is there.
+            let hearing = self.hearings().get(&place).map(|(_, hearing)| Arc::clone(hearing));
             if let Some((name, mut engine)) = known {
                 // Not while the fleet is held: who changes a hearing holds that, and then the fleet.
-                engine.remembered = heard.get(&place).map(|(_, hearing)| hearing.saved());
+                if let Some(hearing) = hearing {
+                    engine.remembered = Some(hearing.saved_or(engine.remembered));
+                }
                 remembered.retain(|known| *known != *name);
                 writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
             }
@@ -191,8 +194,12 @@ impl Keeper {
 
     /// Writes it down each minute, until another process is in this one's place: then that is what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
+        self.save_each(SAVED_EVERY, process).await;
+    }
+
+    async fn save_each(&self, every: Duration, process: &'static Process) {
         loop {
-            sleep(SAVED_EVERY).await;
+            sleep(every).await;
             if process.has_successor() {
                 return;
             }
@@ -245,8 +252,10 @@ mod tests {
     use super::*;
     use crate::config::Upstream;
     use crate::control::keeper::tests::keeper;
-    use crate::control::saved::{self, Rows, Saved};
+    use crate::control::saved::{self, Heard, Rows, Saved};
+    use crate::control::scrape::Reading;
     use crate::control::tests::config_of;
+    use crate::control::truth::Ours;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_disk_that_does_not_answer_is_not_waited_for() {
@@ -285,5 +294,55 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"another's");
         assert_eq!((fs::read_dir(&folder).unwrap().count(), keeper.save_failures()), (1, 0));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// As in the first moments of an heir, and for as long as an engine does not say where it publishes.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_an_engine_told_is_not_lost_while_it_is_not_heard() {
+        let path = std::env::temp_dir().join(format!("warmfront-unheard-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let keeper = keeper(config);
+        let of = saved::Process { started: 5.0, block_size: None, tokens: None };
+        let told = Some(Heard { form: 1, sockets: vec![Vec::new()], mirrors: vec![(0, vec![1, 2, 3])] });
+        let mut known = Saved::default();
+        known.add("gpu-1:8000", Engine { process: of, remembered: told.clone(), rows: None });
+        keeper.fleet().remember(known);
+        keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+        let (id, _) = keeper.target(0).unwrap();
+        keeper.scraped(0, id, Ok((Reading::of(b"process_start_time_seconds 5\n"), Ours::default())));
+        assert!(keeper.fleet().remembered().is_empty(), "it has said which process it is");
+        keeper.save(Process::leak(1)).await;
+        let written = Saved::read(&path).unwrap().take("gpu-1:8000", Some(&of)).unwrap();
+        assert_eq!(written.remembered, told);
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// Who ends without a word, as by a power cut, has written it down all the same; but not into the file that is
+    /// another process's by then.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_known_is_written_down_again_and_again() {
+        let path = std::env::temp_dir().join(format!("warmfront-often-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let (keeper, process) = (keeper(config), Process::leak(1));
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        let mut known = Saved::default();
+        known.add("gpu-1:8000", Engine { process: of, remembered: None, rows: None });
+        keeper.fleet().remember(known);
+        let saving = keeper.save_each(Duration::from_millis(1), process);
+        let twice = async {
+            for _ in 0..2 {
+                while fs::remove_file(&path).is_err() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            process.give_way();
+        };
+        let both = async { tokio::join!(saving, twice) };
+        assert!(timeout(Duration::from_secs(30), both).await.is_ok());
+        let _ = fs::remove_file(&path);
+        keeper.save_each(Duration::ZERO, process).await;
+        assert!(!path.exists());
     }
 }

@@ -196,6 +196,12 @@ impl Queue {
         }
     }
 
+    /// The island of an endpoint.
+    #[cfg(test)]
+    pub fn island(&self, endpoint: u16) -> u16 {
+        self.islands.of(endpoint)
+    }
+
     /// What a look that begins now knows of; see [`Place::aims_at`].
     #[inline]
     pub fn seen(&self) -> Seen {

@@ -89,6 +89,25 @@ fn where_all_sleep_nobody_is_chosen() {
     assert_eq!(two.health(1), Health::Down, "whatever it said last");
 }
 
+/// They would be no help to those that are left.
+#[test]
+fn who_sleeps_does_not_count_where_half_are_to_stay() {
+    let (mut fleet, counters, now) = (fleet(4), Counters::leak(), Instant::now());
+    for place in 0..4 {
+        let (id, _) = fleet.target(place).unwrap();
+        serves(&mut fleet, place, &["m"]);
+        fleet.probed(place, id, Ok(()), now);
+        fleet.scraped(place, id, says(Some(place >= 2)), now);
+    }
+    fleet.look(counters, now);
+    for slot in 2..4 {
+        (0..3).for_each(|_| _ = counters.outcomes().fault(slot));
+        fleet.look(counters, now);
+    }
+    let health: Vec<Health> = fleet.members().iter().filter_map(Member::health).collect();
+    assert_eq!(health, [Health::Asleep, Health::Asleep, Health::Ejected, Health::Up]);
+}
+
 /// A front that begins beside engines that sleep, with what an earlier one knew of them.
 #[test]
 fn what_was_known_of_an_engine_that_sleeps_is_not_known_again() {

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
+use crate::limits::TOKENS_MAX;
 
 /// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
 #[test]
@@ -84,6 +85,21 @@ fn names_of_the_same_weights_have_one_root() {
     // What says nothing of its weights stands for itself.
     lists(&mut fleet, 2, &[("e", Some(""), false), ("f", Some(""), false)]);
     assert_eq!(roots(&mut fleet), ["a: a", "b: a", "c: c", "d: d", "e: e", "f: f", "lora: lora", "x: x"]);
+}
+
+/// What adapters compute is nobody else's, and they are asked for under their base's name as well.
+#[test]
+fn an_adapter_is_known_by_what_its_engine_lists() {
+    let mut fleet = fleet(2);
+    lists(&mut fleet, 0, &[("m", None, false), ("lora", None, true)]);
+    lists(&mut fleet, 1, &[("m", None, false)]);
+    let snapshot = fleet.snapshot();
+    let pool = |model: &[u8]| match snapshot.select(Some(model)) {
+        Selected::Pool(pool) => (pool.name.to_string(), pool.is_adapter),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([&b"m"[..], b"lora"].map(pool), [("m".into(), false), ("lora".into(), true)]);
+    assert_eq!([&b"m:lora"[..], b"m:other"].map(pool), [("lora".into(), true), ("m".into(), false)]);
 }
 
 /// One that still loads its weights, of which the operator says what it will serve.
@@ -215,6 +231,29 @@ fn a_prompt_goes_to_who_takes_one_so_long() {
     assert_eq!(fleet.members()[1].health(), Some(Health::Ejected));
     assert_eq!(sent(&mut fleet, b"m", 20_000, &[]), [1], "nobody else takes it");
     assert_eq!(sent(&mut fleet, b"m", 9_000, &[]), [0, 2]);
+}
+
+/// Longer ones are noted nowhere, for they are refused. Who does not say takes as much as its cache holds, if it says
+/// that, else any.
+#[test]
+fn a_pool_takes_prompts_as_long_as_any_of_its_engines_does() {
+    let mut fleet = fleet(3);
+    let mut context = |third: Option<u32>, blocks: Option<u32>| {
+        for (place, context) in [Some(8_192), Some(32_768), third].into_iter().enumerate() {
+            let (id, _) = fleet.target(place).unwrap();
+            let cards = vec![Card { context, ..Card::made("m") }];
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+        let (id, _) = fleet.target(2).unwrap();
+        let said = |blocks| format!("vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\"}} 1\n");
+        let reading = Reading::of(blocks.map(said).unwrap_or_default().as_bytes());
+        fleet.scraped(2, id, Ok((reading, Ours::default())), Instant::now());
+        let snapshot = fleet.snapshot();
+        snapshot.pools[usize::from(snapshot.models[&b"m"[..]].0)].context
+    };
+    assert_eq!(context(Some(8_192), None), 32_768);
+    assert_eq!(context(None, None), TOKENS_MAX);
+    assert_eq!([1_000, 4_000].map(|blocks| context(None, Some(blocks))), [32_768, 64_000]);
 }
 
 /// A pod went, and its address is another server's by now, which is healthy and answers all else with 404: whoever

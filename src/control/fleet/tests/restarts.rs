@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
-use crate::control::saved::{Engine, Heard};
+use crate::control::saved::{Engine, Heard, Rows};
 
 /// One whose process began then, where it says so.
 fn began(time: Option<u32>) -> Result<(Reading, Ours), String> {
@@ -406,4 +406,38 @@ fn what_was_told_has_no_room_where_nobody_listens() {
     serves(&mut old.fleet, 0, &["m"]);
     old.fleet.unheard(0);
     assert_eq!(capacity(&old.fleet), 250);
+}
+
+/// Nobody listens to it yet, or nobody can: whatever process comes next is to know it all the same.
+#[test]
+fn what_an_engine_told_is_written_on_until_somebody_uses_it() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    let told = Some(Heard { form: 1, sockets: Vec::new(), mirrors: Vec::new() });
+    let mut new = Sent::new();
+    new.fleet.remember(written(&old, told.clone()));
+    new.scraped(began(Some(5)));
+    let is_written = |fleet: &Fleet| fleet.saved(0).unwrap().1.remembered;
+    assert_eq!(is_written(&new.fleet), told);
+    // Who listens by now is asked for what he knows.
+    let remembered = &new.fleet.members()[0].now.as_ref().unwrap().remembered;
+    assert_eq!(remembered.lock().unwrap().take(), told);
+    assert_eq!(is_written(&new.fleet), None);
+}
+
+/// Rows lie in buckets of the index that they were read from.
+#[test]
+fn what_was_noted_in_an_index_of_another_size_is_not_known_again() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    old.sends();
+    let (name, engine) = old.fleet.saved(0).unwrap();
+    for (other, known) in [(0, Sent::BLOCKS), (1, 0)] {
+        let rows = engine.rows.clone().map(|rows| Rows { layout: rows.layout ^ other, ..rows });
+        let mut saved = Saved::default();
+        saved.add(&name, Engine { rows, ..engine.clone() });
+        let mut new = Sent::new();
+        new.fleet.remember(saved);
+        assert_eq!(new.scraped(began(Some(5))), known);
+    }
 }
