@@ -108,7 +108,11 @@ impl Exchange {
     /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that
     /// ends answers at once, looks idle and would draw all that asks.
     pub(super) fn praise_or_blame(&mut self, cx: &mut Context<'_>) {
-        if self.leg.as_ref().is_some_and(|leg| leg.aborted) || self.showed_no_answer() {
+        let no_answer = self.showed_no_answer();
+        if let Some(leg) = &mut self.leg {
+            leg.aborted |= no_answer;
+        }
+        if self.was_broken_off() {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
             self.blame(cx);
             self.was_not_computed(cx);
@@ -123,6 +127,11 @@ impl Exchange {
     fn showed_no_answer(&self) -> bool {
         let well = (200..300).contains(&self.reply.status) && self.asked.proves;
         well && self.reply.shown == Shown::Frame && self.reply.completion_tokens.is_none_or(|tokens| tokens == 0)
+    }
+
+    /// Whether its engine broke it off before the first token, as that says itself or as its stream ended.
+    pub(super) fn was_broken_off(&self) -> bool {
+        self.leg.as_ref().is_some_and(|leg| leg.aborted)
     }
 
     /// Its engine answered it: whether nothing of the answer was a fault.
