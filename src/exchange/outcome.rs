@@ -156,7 +156,17 @@ impl Exchange {
         self.gives(cx);
     }
 
-    /// Its client has something that the engine computed.
+    /// A stream shows only what stands around an answer, and `begins` with that. vLLM opens a chat when it has the
+    /// first token: it computes, however late its client sees something of that. What is over as well is judged in a
+    /// moment.
+    pub(super) fn is_opened(&mut self, begins: bool, cx: &Context<'_>) {
+        self.prompt_may_be_computed();
+        if begins && self.asked.proves && !self.reply.body.done() {
+            self.gives(cx);
+        }
+    }
+
+    /// Its engine has computed something of it, also where its client does not see that yet.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {
             cx.counters.outcomes().gives(leg.slot(), cx.now);
