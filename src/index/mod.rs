@@ -127,9 +127,6 @@ pub struct Index {
 
 const TAKEN: u64 = 1 << 32;
 
-/// What goes with a block: see [`Ledger::remove`].
-type Removes = fn(&mut Ledger, Holder<'_>, Row) -> u32;
-
 impl Index {
     /// An empty index without tenants.
     pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
@@ -299,9 +296,14 @@ impl Index {
         self.take_out(block, id, CLAIMS_MAX, Ledger::remove)
     }
 
-    /// The same of what others may be about to compute: all of it stays where more than one line was built on it since.
-    pub fn take_back_line(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line)
+    /// The same of a line from this block to its `last` that others may be about to compute in part: what another line
+    /// was built on since stays, and all of it where more than one were built on its last, or that is not known.
+    /// Nothing is taken back where that has gone: the rest is the oldest and goes next.
+    pub fn take_back_line(&self, block: u64, last: Option<u64>, id: EndpointId) -> Result<u32, Missed> {
+        self.take_out(block, id, CLAIMS_MAX, |ledger, holder, top| {
+            let end = last.map_or(Some(top), |last| holder.held(last));
+            end.map_or(0, |end| ledger.remove_line(holder, top, end))
+        })
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It
@@ -316,7 +318,14 @@ impl Index {
         self.claim(id, 1).map(drop)
     }
 
-    fn take_out(&self, block: u64, id: EndpointId, looks: u32, remove: Removes) -> Result<u32, Missed> {
+    /// `remove`: what goes with the block, see [`Ledger::remove`].
+    fn take_out(
+        &self,
+        block: u64,
+        id: EndpointId,
+        looks: u32,
+        remove: impl FnOnce(&mut Ledger, Holder<'_>, Row) -> u32,
+    ) -> Result<u32, Missed> {
         let (seat, mut ledger) = self.claim(id, looks)?;
         let holder = self.rows.of(id.slot);
         let removed = holder.held(block).map_or(0, |row| remove(&mut ledger, holder, row));
