@@ -48,7 +48,7 @@ mod upstream;
 mod usage;
 pub mod warm;
 
-pub use admit::{Opened, Rules, open, refuse_slow_head, tell_fault};
+pub use admit::{Opened, Rules, open, refuse_half_head, refuse_slow_head, tell_fault};
 pub use charges::Charges;
 pub use choose::model_in_query;
 pub use cors::Origins;

@@ -714,6 +714,34 @@ fn who_waits_for_a_body_is_within_the_budget() {
     }
 }
 
+/// What has come of heads takes memory as bodies do. Short ones are let wait, and so is one alone.
+#[test]
+fn half_heads_are_within_the_budget() {
+    let half = |len: usize| format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "a".repeat(len));
+    let over = || statics(1).stats.total(Count::RefusedOverBudget);
+    for (budget, len, let_wait) in [(256 << 10, 20_000, 6..16), (4 << 10, 20_000, 1..2), (4 << 10, 9_000, 40..41)] {
+        let mut table = Table::new(|rules| rules.limits.budget_bytes = budget);
+        let before = over();
+        let clients: Vec<usize> = (0..40).map(|_| table.client(1 << 20)).collect();
+        for client in &clients {
+            table.send(*client, half(len));
+            table.pass(SECOND / 100);
+            let audit = table.shard.audit();
+            assert_eq!(audit.held_account, audit.held_bytes);
+            assert!(len < 10_000 || audit.held_account <= budget + (80 << 10), "{} bytes", audit.held_account);
+        }
+        let replies: Vec<_> =
+            clients.iter().map(|client| table.network.borrow_mut().peer_receive(*client, usize::MAX)).collect();
+        let refused = replies.iter().filter(|reply| reply.starts_with(b"HTTP/1.1 503")).count();
+        let waits = replies.iter().filter(|reply| reply.is_empty()).count();
+        assert_eq!((refused + waits, over() - before), (40, refused as u64));
+        assert!(let_wait.contains(&waits), "{waits} of {budget} bytes");
+        clients.iter().for_each(|client| table.end(*client, End::Reset));
+        table.pass(SECOND);
+        assert_eq!((table.shard.audit().clients, table.shard.audit().held_account), (0, 0));
+    }
+}
+
 /// A fault of ours, wherever in a head or an exchange: its client is reset, nothing stays counted or held, others go on.
 #[test]
 fn a_panic_ends_one_exchange() {
