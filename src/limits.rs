@@ -22,10 +22,10 @@ pub struct Limits {
     /// reaches it may bring up to one receive buffer more.
     pub read_ahead_bytes: usize,
     /// Bytes all held bodies of one shard may take together, with their heads, the scanners that read them (17 KiB for
-    /// each that is waited for, also before any of it came) and what has come of heads of replies; beyond it 503 with
-    /// `Retry-After`, and 502 where 16 KiB of such a head have come. 0: the shards share a quarter of the memory that
-    /// the machine, or this process's cgroup, has. What `connections_max` bounds is not among it: 2 KiB for each, 68
-    /// where half a long head has come, 192 where a client takes no reply and asks on.
+    /// each that is waited for, also before any of it came), what has come of heads and what is read ahead; beyond it
+    /// 503 with `Retry-After`, where 16 KiB of half a head have come too, and 502 where as much of a reply's. 0: the
+    /// shards share a quarter of the memory that the machine, or this process's cgroup, has. What `connections_max`
+    /// bounds is not among it: 2 KiB for each, up to 192 where a client takes no reply.
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256

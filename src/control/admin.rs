@@ -67,10 +67,10 @@ async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }
 
-/// As SIGHUP does; answers what has changed, or 422 and what is wrong.
+/// As SIGHUP does; answers what has changed, or 422 and what is wrong, or 500 where that is our own fault.
 async fn reload(Shared(state): Shared<State>) -> Result<Json<Changes>, (StatusCode, String)> {
     let outcome = reload::reload_and_say(&state.keeper, &state.source, state.keeper.ask()).await;
-    outcome.map(Json).map_err(|why| (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")))
+    outcome.map(Json).map_err(|refused| endpoints::told(&refused))
 }
 
 /// 503 has whoever supervises the process start it anew, where no watchdog of systemd's does.

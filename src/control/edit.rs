@@ -35,6 +35,9 @@ pub enum Refused {
     /// The configuration would be wrong.
     #[error("{0}")]
     Wrong(String),
+    /// It was on its way.
+    #[error("a fault of warmfront broke this off, and some of it may be in use: the log has its place")]
+    Broken,
 }
 
 impl Edit {

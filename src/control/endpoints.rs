@@ -62,14 +62,18 @@ async fn edit(Shared(state): Shared<State>, edit: Edit) -> Outcome {
             tracing::info!(?edit, "engines changed until the configuration is read anew");
             Ok(Json(changes))
         }
-        Err(refused) => {
-            let status = match refused {
-                Refused::Unknown { .. } => StatusCode::NOT_FOUND,
-                Refused::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            };
-            Err((status, format!("{refused}\n")))
-        }
+        Err(refused) => Err(told(&refused)),
     }
+}
+
+/// What who asked for a change is told, where it is not made.
+pub(super) fn told(refused: &Refused) -> (StatusCode, String) {
+    let status = match refused {
+        Refused::Unknown { .. } => StatusCode::NOT_FOUND,
+        Refused::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        Refused::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, format!("{refused}\n"))
 }
 
 /// One engine as `/endpoints` shows it.

@@ -67,11 +67,16 @@ pub(super) async fn anew<F: Future<Output = ()>>(
 
 /// Whether it panicked.
 async fn fell(work: impl Future<Output = ()>) -> bool {
+    caught(work).await.is_none()
+}
+
+/// What came of it; none: it panicked.
+pub(super) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(())) => Poll::Ready(false),
-        Err(_) => Poll::Ready(true),
+        Ok(Poll::Ready(outcome)) => Poll::Ready(Some(outcome)),
+        Err(_) => Poll::Ready(None),
     })
     .await
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::signal::unix::Signal;
 use tokio::sync::Notify;
 
-use super::edit::Since;
+use super::edit::{Refused, Since};
 use super::keeper::Keeper;
 use super::{Setup, lasting, service};
 use crate::config::Config;
@@ -151,12 +151,12 @@ async fn reload_when_asked(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
 /// Takes another configuration, and says in the log what came of it.
 ///
 /// # Errors
-/// What is wrong with it; nothing has changed then.
+/// What is wrong with it; nothing has changed then, unless a fault of ours broke it off.
 pub(super) async fn reload_and_say(
     keeper: &Arc<Keeper>,
     source: &Arc<dyn Source>,
     asked: Since,
-) -> Result<Changes, String> {
+) -> Result<Changes, Refused> {
     let outcome = keeper.reload(source, asked).await;
     match &outcome {
         Ok(changes) => {
@@ -166,6 +166,7 @@ pub(super) async fn reload_and_say(
                 tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
             }
         }
+        Err(why @ Refused::Broken) => tracing::error!(%why, "configuration not taken, or not wholly"),
         Err(why) => tracing::error!(%why, "configuration not taken; nothing has changed"),
     }
     outcome

@@ -23,7 +23,8 @@ struct Slot {
     recoveries: AtomicU32,
     /// Whether nothing new goes there, and why: 0 or a [`Barred`].
     barred: AtomicU32,
-    /// When somebody had a token, or a whole answer, from there, in [`TENTH`]s of the shards' clock; 0: never.
+    /// When somebody had a token, a stream's opening or a whole answer from there, in [`TENTH`]s of the shards' clock;
+    /// 0: never.
     gave: AtomicU32,
     /// Failed connects (wraps); control reads them between probes.
     connect_failures: AtomicU32,

@@ -111,7 +111,12 @@ pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context
     refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
 }
 
-/// A fault of ours broke off either: of what was asked nothing is known.
+/// Half a head came, and others hold all the memory that there is for such.
+pub fn refuse_half_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
+    refuse(refusals::HEAD_OVER_BUDGET, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
+}
+
+/// A fault of ours broke off any of these: of what was asked nothing is known.
 pub fn tell_fault(peer: Peer, since: Micros, cx: &mut Context<'_>) {
     draft::answered(Heard::of_flawed(b""), Came { peer, since }, 0, End::Fault, cx);
 }

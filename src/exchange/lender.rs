@@ -21,8 +21,8 @@ pub struct Lender {
     pub buffers: Vec<Vec<u8>>,
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
-    /// Memory of the bodies held now and of the scanners that read them, of heads of replies that have not come whole,
-    /// and of what is kept of strangers' prompts.
+    /// Memory of the bodies held now and of the scanners that read them, of heads that have not come whole, of what is
+    /// read ahead of clients, and of what is kept of strangers' prompts.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,

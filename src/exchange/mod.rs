@@ -48,7 +48,7 @@ mod upstream;
 mod usage;
 pub mod warm;
 
-pub use admit::{Opened, Rules, open, refuse_slow_head, tell_fault};
+pub use admit::{Opened, Rules, open, refuse_half_head, refuse_slow_head, tell_fault};
 pub use charges::Charges;
 pub use choose::model_in_query;
 pub use cors::Origins;
@@ -184,7 +184,7 @@ struct Leg {
     answered: bool,
     /// It failed, or was refused for load: it stays charged to its endpoint for a while.
     charged: bool,
-    /// Its engine says that it broke it off before the first token.
+    /// Its engine broke it off before the first token, as it says or as what it sent shows.
     aborted: bool,
     /// What its endpoint was thought to hold of the prompt, and will, where that was looked at.
     noted: Option<noted::Noted>,

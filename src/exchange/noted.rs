@@ -11,7 +11,7 @@ use super::{Exchange, Leg, Lender};
 use crate::counters::stats::{Count, ShardStats, Timing};
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Method, Rung};
-use crate::index::{Index, Missed};
+use crate::index::{Index, Inserted, Missed};
 use crate::limits::BLOCK_BYTES;
 use crate::policy::Tokens;
 use crate::scan::Api;
@@ -20,16 +20,37 @@ use crate::snapshot::PoolId;
 /// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
 const GUESS_FACTOR: f64 = 2.0;
 
-/// The first block of a prompt that was not held there before, in its chain and in that of all of it where that is kept
-/// beside. One of the name 0 would not be told of.
-type FirstNew = [Option<NonZeroU64>; 2];
+/// The blocks of a prompt that were not held there before.
+#[derive(Clone, Copy, Debug, Default)]
+struct News {
+    /// The first one in its chain, and in that of all of it where that is kept beside. One of the name 0 would not be
+    /// told of.
+    first: [Option<NonZeroU64>; 2],
+    /// The last one, in the last of these chains that has any.
+    last: u64,
+}
+
+impl News {
+    fn of([part, whole]: [Option<(NonZeroU64, u64)>; 2]) -> News {
+        let last = whole.or(part).map_or(0, |(_, last)| last);
+        News { first: [part, whole].map(|chain| chain.map(|(first, _)| first)), last }
+    }
+
+    /// By chain, the first and as far as it is known the last.
+    fn lines(self) -> impl Iterator<Item = (u64, Option<u64>)> {
+        let ([part, whole], last) = (self.first, self.last);
+        let lines =
+            [part.map(|first| (first, whole.is_none().then_some(last))), whole.map(|first| (first, Some(last)))];
+        lines.into_iter().flatten().map(|(first, last)| (first.get(), last))
+    }
+}
 
 /// What was thought of a prompt's endpoint, and what was noted there behind the choice.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) prediction: Prediction,
     /// Until it is known whether it is computed.
-    first_new: FirstNew,
+    new: News,
     demand: Demand,
     /// A stranger's prompt, until its engine has judged it.
     pub(super) kept: Option<Box<Kept>>,
@@ -38,7 +59,8 @@ pub(super) struct Noted {
 /// What a prompt asks of its endpoint.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
-    tokens: Tokens,
+    /// Of the tokens that were predicted, those that it is believed to hold.
+    held: u32,
     /// Text that as many tokens stand for.
     bytes: u64,
     stage: Stage,
@@ -58,7 +80,28 @@ enum Stage {
 impl Noted {
     /// Nothing is noted in the index yet.
     fn of(prediction: Prediction, demand: Demand) -> Noted {
-        Noted { prediction, first_new: FirstNew::default(), demand, kept: None }
+        Noted { prediction, new: News::default(), demand, kept: None }
+    }
+
+    fn tokens(&self) -> Tokens {
+        let (Prediction { tokens, held: predicted, .. }, held) = (self.prediction, self.demand.held);
+        Tokens { held, new: tokens - held, predicted }
+    }
+
+    fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
+        let tokens = self.tokens();
+        admission.computes(tokens.new);
+        cx.stats.add(Count::PromptTokensHeld, tokens.held.into());
+        cx.stats.add(Count::PromptTokensNew, tokens.new.into());
+        if let Some(pool) = pool {
+            admission.occupies(warm::occupied(&tokens, pool, cx.counters.loads()));
+        }
+    }
+
+    fn moves_means(&self, pool: Option<PoolId>, cx: &Context<'_>) {
+        if let Some(pool) = pool {
+            cx.counters.prompt(pool, self.prediction.tokens, self.demand.held);
+        }
     }
 }
 
@@ -81,15 +124,15 @@ impl Exchange {
             admission.counts_several();
         }
         let stage = if self.upload.body.done() { Stage::There } else { Stage::Comes };
-        let demand = Demand { tokens, bytes: cx.lender.prompt_bytes + no_text_bytes, stage };
-        if stage == Stage::There {
-            demand.count(self.pool, admission, cx);
-        }
+        let demand = Demand { held, bytes: cx.lender.prompt_bytes + no_text_bytes, stage };
         let method = if is_exact(endpoint, looked_up, cx) { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
         let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         let mut noted = Noted::of(prediction, demand);
+        if stage == Stage::There {
+            noted.count(self.pool, admission, cx);
+        }
         match self.stranger {
             true => noted.kept = self.kept(looked_up, cx),
             false => self.learn(&mut noted, endpoint, Some(looked_up), cx),
@@ -107,10 +150,10 @@ impl Exchange {
         cx: &mut Context<'_>,
     ) {
         if noted.demand.stage != Stage::Comes {
-            noted.demand.moves_means(self.pool, cx);
+            noted.moves_means(self.pool, cx);
         }
         if let Some(looked_up) = looked_up {
-            noted.first_new = self.note_prompt(endpoint, looked_up, is_exact(endpoint, looked_up, cx), cx);
+            noted.new = self.note_prompt(endpoint, looked_up, is_exact(endpoint, looked_up, cx), cx);
         }
         cx.counters.predictions().asked(endpoint.slot, &noted.prediction);
     }
@@ -120,9 +163,9 @@ impl Exchange {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         let before = std::mem::replace(&mut noted.demand.stage, Stage::Sent);
         if before == Stage::Comes {
-            noted.demand.count(self.pool, admission, cx);
+            noted.count(self.pool, admission, cx);
             if !self.stranger {
-                noted.demand.moves_means(self.pool, cx);
+                noted.moves_means(self.pool, cx);
             }
         }
         if before != Stage::Sent {
@@ -164,18 +207,22 @@ impl Exchange {
     /// client. What was noted at its endpoint is not there. Where another request with the same beginning went there
     /// meanwhile, too little is believed until the next.
     pub(super) fn was_not_computed(&mut self, cx: &Context<'_>) {
-        self.takes_back(Index::take_back, cx);
+        self.takes_back(|index, first, _, endpoint| index.take_back(first, endpoint), cx);
     }
 
-    fn takes_back(&mut self, take_back: fn(&Index, u64, EndpointId) -> Result<u32, Missed>, cx: &Context<'_>) {
+    fn takes_back(
+        &mut self,
+        take_back: fn(&Index, u64, Option<u64>, EndpointId) -> Result<u32, Missed>,
+        cx: &Context<'_>,
+    ) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         if noted.demand.stage == Stage::Sent {
             admission.unprompted(noted.demand.bytes);
             noted.demand.stage = Stage::There;
         }
         let Some(index) = cx.snapshot.index.as_ref() else { return };
-        for link in std::mem::take(&mut noted.first_new).into_iter().flatten() {
-            if take_back(index, link.get(), admission.endpoint()) == Err(Missed::Busy) {
+        for (first, last) in std::mem::take(&mut noted.new).lines() {
+            if take_back(index, first, last, admission.endpoint()) == Err(Missed::Busy) {
                 cx.stats.count(Count::IndexBusy);
             }
         }
@@ -194,7 +241,7 @@ impl Exchange {
     /// that has too much to do nothing of it was computed; believed held, the next try would be sent back there, and
     /// count as no work. Where it was begun, what is in the cache up to there is believed gone as well: a warm cache is
     /// once taken for a cold one. Where several go on from it, in ways of their own, the first of them computes what
-    /// they share: all is left as it is then, what was its own as well.
+    /// they share: that is left as it is then.
     pub(super) fn was_left_uncomputed(&mut self, cx: &Context<'_>) {
         if self.leg.as_ref().is_some_and(|leg| leg.admission.prefill_micros() > 0) {
             self.takes_back(Index::take_back_line, cx);
@@ -210,9 +257,9 @@ impl Exchange {
         LookedUp { block_tokens, rendered, .. }: LookedUp,
         is_exact: bool,
         cx: &mut Context<'_>,
-    ) -> FirstNew {
+    ) -> News {
         let index = cx.snapshot.index.as_ref().filter(|_| self.may_be_held(block_tokens, cx));
-        let Some(index) = index else { return FirstNew::default() };
+        let Some(index) = index else { return News::default() };
         // An engine that tells what it holds tells of answers too.
         let answer = if is_exact { 0 } else { self.answer_blocks(cx) };
         let (stats, Lender { chain, whole, .. }) = (cx.stats, &mut *cx.lender);
@@ -220,7 +267,7 @@ impl Exchange {
         let behind = if is_part { 0 } else { answer };
         let first = ask(index, chain, behind, endpoint, rendered, stats).filter(|_| !is_exact);
         let of_whole = if is_part { ask(index, whole, answer, endpoint, false, stats) } else { None };
-        [first, of_whole]
+        News::of([first, of_whole])
     }
 
     /// Whether the prompt that was cut can lie in a cache, as long as it is: what is far too long for its model is
@@ -240,32 +287,14 @@ impl Exchange {
     }
 }
 
-impl Demand {
-    fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
-        let Tokens { held, new, .. } = self.tokens;
-        admission.computes(new);
-        cx.stats.add(Count::PromptTokensHeld, held.into());
-        cx.stats.add(Count::PromptTokensNew, new.into());
-        if let Some(pool) = pool {
-            admission.occupies(warm::occupied(&self.tokens, pool, cx.counters.loads()));
-        }
-    }
-
-    fn moves_means(&self, pool: Option<PoolId>, cx: &Context<'_>) {
-        let Tokens { held, new, .. } = self.tokens;
-        if let Some(pool) = pool {
-            cx.counters.prompt(pool, held + new, held);
-        }
-    }
-}
-
 /// Whether its endpoint tells itself what it holds of a prompt that was looked up so.
 fn is_exact(endpoint: EndpointId, looked_up: LookedUp, cx: &Context<'_>) -> bool {
     let rung = cx.snapshot.endpoint(endpoint).map(|endpoint| endpoint.rung);
     looked_up.rendered && rung.is_some_and(Rung::is_exact)
 }
 
-/// Notes one chain, and so many blocks of an answer behind it. Answers the first block that was not held there before.
+/// Notes one chain, and so many blocks of an answer behind it. Answers the first and the last of its own that were
+/// not held there before.
 fn ask(
     index: &Index,
     chain: &mut Vec<u64>,
@@ -273,9 +302,12 @@ fn ask(
     endpoint: EndpointId,
     promised: bool,
     stats: &ShardStats,
-) -> Option<NonZeroU64> {
+) -> Option<(NonZeroU64, u64)> {
     match index.ask(chain, answer, endpoint, promised) {
-        Ok(inserted) => chain.get(inserted.before as usize).copied().and_then(NonZeroU64::new),
+        Ok(Inserted { before, now, .. }) => {
+            let now = chain.get(before as usize..chain.len().min(now as usize))?;
+            Some((NonZeroU64::new(*now.first()?)?, *now.last()?))
+        }
         Err(Missed::Busy) => {
             stats.count(Count::IndexBusy);
             None

@@ -108,7 +108,11 @@ impl Exchange {
     /// The reply has come to its last byte. Where that is the end of an error, it was judged before. An engine that
     /// ends answers at once, looks idle and would draw all that asks.
     pub(super) fn praise_or_blame(&mut self, cx: &mut Context<'_>) {
-        if self.leg.as_ref().is_some_and(|leg| leg.aborted) || self.showed_no_answer() {
+        let no_answer = self.showed_no_answer();
+        if let Some(leg) = &mut self.leg {
+            leg.aborted |= no_answer;
+        }
+        if self.was_broken_off() {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
             self.blame(cx);
             self.was_not_computed(cx);
@@ -123,6 +127,11 @@ impl Exchange {
     fn showed_no_answer(&self) -> bool {
         let well = (200..300).contains(&self.reply.status) && self.asked.proves;
         well && self.reply.shown == Shown::Frame && self.reply.completion_tokens.is_none_or(|tokens| tokens == 0)
+    }
+
+    /// Whether its engine broke it off before the first token, as that says itself or as its stream ended.
+    pub(super) fn was_broken_off(&self) -> bool {
+        self.leg.as_ref().is_some_and(|leg| leg.aborted)
     }
 
     /// Its engine answered it: whether nothing of the answer was a fault.
@@ -147,7 +156,17 @@ impl Exchange {
         self.gives(cx);
     }
 
-    /// Its client has something that the engine computed.
+    /// A stream shows only what stands around an answer, and `begins` with that. vLLM opens a chat when it has the
+    /// first token: it computes, however late its client sees something of that. What is over as well is judged in a
+    /// moment.
+    pub(super) fn is_opened(&mut self, begins: bool, cx: &Context<'_>) {
+        self.prompt_may_be_computed();
+        if begins && self.asked.proves && !self.reply.body.done() {
+            self.gives(cx);
+        }
+    }
+
+    /// Its engine has computed something of it, also where its client does not see that yet.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {
             cx.counters.outcomes().gives(leg.slot(), cx.now);

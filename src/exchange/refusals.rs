@@ -26,6 +26,11 @@ pub(super) const MODEL_TOO_FAR: Refusal = Refusal::new(
 );
 pub(super) const OVER_BUDGET: Refusal =
     Refusal::new(503, Cause::OverBudget, "Too many request bodies are waiting at once. Please try again later.");
+pub(super) const HEAD_OVER_BUDGET: Refusal = Refusal::new(
+    503,
+    Cause::OverBudget,
+    "The request head came in pieces, and too much of others is held at once. Please try again later.",
+);
 pub(super) const REPLY_OVER_BUDGET: Refusal = Refusal::new(
     502,
     Cause::OverBudget,

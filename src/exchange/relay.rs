@@ -353,7 +353,8 @@ impl Exchange {
             return;
         }
         match self.reply.shown {
-            Shown::Nothing | Shown::Frame => self.prompt_may_be_computed(),
+            Shown::Nothing => self.prompt_may_be_computed(),
+            Shown::Frame => self.is_opened(begins, cx),
             // vLLM opens a chat when it has the first token, of which a thought that is not asked for may show nothing.
             Shown::First => self.first_token_came(if begins { cx.now } else { self.reply.last }, cx),
             Shown::Answer => {

@@ -359,9 +359,10 @@ impl Exchange {
         }
     }
 
-    /// At the end: what the reply told is counted, and compared with what was thought.
+    /// At the end: what the reply told is counted, and compared with what was thought. Of what was broken off nothing
+    /// was found in a cache, computed or answered: that no token came says nothing of the pool's answers.
     pub(super) fn count_told(&self, cx: &Context<'_>) {
-        let Some(prompt) = self.reply.prompt_tokens else { return };
+        let Some(prompt) = self.reply.prompt_tokens.filter(|_| !self.was_broken_off()) else { return };
         cx.stats.add(Count::ToldPrompt, prompt.into());
         cx.stats.add(Count::ToldCached, self.reply.cached_tokens.unwrap_or(0).into());
         cx.stats.add(Count::ToldCompletion, self.reply.completion_tokens.unwrap_or(0).into());

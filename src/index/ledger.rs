@@ -181,18 +181,29 @@ impl Ledger {
         self.fell(holder, top)
     }
 
-    /// The same, unless more than one line was built on it: what another counts on stays.
-    pub(super) fn remove_line(&mut self, holder: Holder<'_>, row: Row) -> u32 {
-        let top = self.find(holder.rows, row);
-        let mut at = top;
-        while at != NONE {
-            let below = self.cell(at).first_child;
+    /// The same of the line from there to `end`, without what another line was built on since: who goes on there counts
+    /// on it. With what was built on the end, where that is one line.
+    pub(super) fn remove_line(&mut self, holder: Holder<'_>, row: Row, end: Row) -> u32 {
+        let (top, mut at) = (self.find(holder.rows, row), self.find(holder.rows, end));
+        let mut below = at;
+        while below != NONE {
+            below = self.cell(below).first_child;
             if below != NONE && self.cell(below).sibling_after != NONE {
                 return 0;
             }
-            at = below;
         }
-        self.fell(holder, top)
+        while at != top {
+            let parent = self.cell(at).parent();
+            // `end` does not lie below `top`: another's block was taken for one of them.
+            if parent == NONE {
+                return 0;
+            }
+            if self.cell(parent).first_child != at || self.cell(at).sibling_after != NONE {
+                break;
+            }
+            at = parent;
+        }
+        self.fell(holder, at)
     }
 
     fn fell(&mut self, holder: Holder<'_>, top: u32) -> u32 {

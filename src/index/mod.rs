@@ -127,9 +127,6 @@ pub struct Index {
 
 const TAKEN: u64 = 1 << 32;
 
-/// What goes with a block: see [`Ledger::remove`].
-type Removes = fn(&mut Ledger, Holder<'_>, Row) -> u32;
-
 impl Index {
     /// An empty index without tenants.
     pub fn new(capacity: Capacity) -> Result<Index, BadCapacity> {
@@ -299,9 +296,14 @@ impl Index {
         self.take_out(block, id, CLAIMS_MAX, Ledger::remove, |seat| &seat.taken_back)
     }
 
-    /// The same of what others may be about to compute: all of it stays where more than one line was built on it since.
-    pub fn take_back_line(&self, block: u64, id: EndpointId) -> Result<u32, Missed> {
-        self.take_out(block, id, CLAIMS_MAX, Ledger::remove_line, |seat| &seat.taken_back)
+    /// The same of a line from this block to its `last` that others may be about to compute in part: what another line
+    /// was built on since stays; all of it where several were built on its last, or that has gone or is not known.
+    pub fn take_back_line(&self, block: u64, last: Option<u64>, id: EndpointId) -> Result<u32, Missed> {
+        let remove = |ledger: &mut Ledger, holder: Holder<'_>, top| {
+            let end = last.map_or(Some(top), |last| holder.held(last));
+            end.map_or(0, |end| ledger.remove_line(holder, top, end))
+        };
+        self.take_out(block, id, CLAIMS_MAX, remove, |seat| &seat.taken_back)
     }
 
     /// Notes that the endpoint holds this block no more, nor what is built on it; answers how many blocks that were. It
@@ -321,7 +323,7 @@ impl Index {
         block: u64,
         id: EndpointId,
         looks: u32,
-        remove: Removes,
+        remove: impl FnOnce(&mut Ledger, Holder<'_>, Row) -> u32,
         counted: fn(&Seat) -> &AtomicU64,
     ) -> Result<u32, Missed> {
         let (seat, mut ledger) = self.claim(id, looks)?;

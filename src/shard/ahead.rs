@@ -1,11 +1,30 @@
 //! Bytes of clients that are read ahead of their turn: kept, begun, and held back where they are too many.
 
 use super::Shard;
+use super::client::Client;
 use super::drive::Input;
 use crate::counters::stats::Count;
 use crate::driver::Driver;
-use crate::exchange::{Event, Phase};
+use crate::exchange::{self, Event, Lender, Phase};
 use crate::slots::Key;
+
+/// Half a head of this length is kept whatever else is held: most are shorter, and come in one piece.
+const HALF_HEAD_FREE: usize = 16 << 10;
+
+impl Client {
+    /// Keeps more of what is read ahead of its turn, on the shard's account.
+    pub(super) fn keep_ahead(&mut self, bytes: &[u8], lender: &mut Lender) {
+        let before = self.ahead.capacity();
+        self.ahead.extend_from_slice(bytes);
+        lender.held_bytes += self.ahead.capacity() - before;
+    }
+
+    /// What was kept, which has its turn or is nobody's.
+    pub(super) fn take_ahead(&mut self, lender: &mut Lender) -> Vec<u8> {
+        lender.held_bytes -= self.ahead.capacity();
+        std::mem::take(&mut self.ahead)
+    }
+}
 
 impl<D: Driver> Shard<D> {
     /// What was read ahead is begun at the end of this turn, or of the next where that has begun: once, however often
@@ -38,7 +57,7 @@ impl<D: Driver> Shard<D> {
         if std::mem::take(&mut client.held_back) {
             self.driver.resume(client.socket);
         }
-        let ahead = std::mem::take(&mut client.ahead);
+        let ahead = client.take_ahead(&mut self.desk.lender);
         self.serve(key, Input::Owned(&ahead));
         let Some(client) = self.clients.get(key).filter(|client| client.ended) else { return };
         let over = client.exchange.is_none() && client.lingering.is_none() && !client.in_line;
@@ -61,7 +80,7 @@ impl<D: Driver> Shard<D> {
             self.driver.resume(client.socket);
         }
         let ended = client.ended;
-        let ahead = std::mem::take(&mut client.ahead);
+        let ahead = client.take_ahead(&mut self.desk.lender);
         self.serve(key, Input::Owned(&ahead));
         if ended {
             self.advance_by(key, Event::ClientEnded);
@@ -72,7 +91,7 @@ impl<D: Driver> Shard<D> {
     pub(super) fn read_on(&mut self, key: Key, input: Input<'_>) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let rest = input.bytes(&self.driver);
-        client.ahead.extend_from_slice(rest);
+        client.keep_ahead(rest, &mut self.desk.lender);
         if client.has_nothing_ahead() {
             return;
         }
@@ -87,15 +106,29 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// Where too much is kept: of requests that wait for others no more is read, half a head is refused.
     pub(super) fn hold_back(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let waits = client.exchange.is_some() || client.full || client.had_its_turn;
+        if client.exchange.is_none() && !client.full && !client.had_its_turn && !client.in_line {
+            return self.refuse_over_budget(key);
+        }
         // Where nothing may be read ahead the first bytes are: it has to be seen that they came.
         let most = self.desk.rules.limits.read_ahead_bytes.max(1);
-        if waits && client.ahead.len() >= most && !client.held_back {
+        if client.ahead.len() >= most && !client.held_back {
             client.held_back = true;
             self.desk.stats.count(Count::HeldBack);
             self.driver.pause(client.socket);
+        }
+    }
+
+    /// Half a long head, while others hold as much as may be. One alone is let come however small the budget is.
+    fn refuse_over_budget(&mut self, key: Key) {
+        let Some(client) = self.clients.get(key) else { return };
+        let others = self.desk.lender.held_bytes - client.ahead.capacity();
+        if client.ahead.len() > HALF_HEAD_FREE && others > self.desk.lender.budget_bytes {
+            let (half, peer, since) = (&client.ahead, client.peer, client.head_since.unwrap_or(self.desk.now));
+            self.desk.read_head(peer, since, |cx| exchange::refuse_half_head(half, peer, since, cx));
+            self.drive(key, Input::None);
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct Audit {
     pub legs: Vec<u32>,
     /// Requests by endpoint slot that failed and stay charged for a while.
     pub charged: Vec<u32>,
-    /// Memory of what the exchanges hold.
+    /// Memory of what the exchanges hold, and of what is read ahead.
     pub held_bytes: usize,
     /// What the account of it shows.
     pub held_account: usize,
@@ -88,6 +88,7 @@ impl<D: Driver> Shard<D> {
         let seen = self.waiting.seen();
         for (key, client) in self.clients.keys().into_iter().filter_map(|key| Some((key, self.clients.get(key)?))) {
             audit.ahead_bytes_most = audit.ahead_bytes_most.max(client.ahead.len());
+            audit.held_bytes += client.ahead.capacity();
             audit.unwatched += usize::from(!client.is_watched(self.desk.now));
             audit.deadline_last = audit.deadline_last.max(client.due());
             let Some(exchange) = &client.exchange else { continue };

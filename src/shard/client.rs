@@ -147,12 +147,12 @@ impl<D: Driver> Shard<D> {
         }
         let new = self.driver.bytes(lease);
         if client.had_its_turn {
-            client.ahead.extend_from_slice(new);
+            client.keep_ahead(new, &mut self.desk.lender);
             return self.hold_back(key);
         }
         // A head is only read again when a line of it may have become complete, lest single bytes cost a pass each.
         let worth_reading = client.has_nothing_ahead() || memchr::memchr(b'\n', new).is_some();
-        client.ahead.extend_from_slice(new);
+        client.keep_ahead(new, &mut self.desk.lender);
         let too_long = client.ahead.len() > self.desk.rules.limits.head_bytes_max;
         if client.exchange.is_none() && !client.full && (worth_reading || too_long) {
             self.serve_read_ahead(key);
@@ -190,7 +190,10 @@ impl<D: Driver> Shard<D> {
                         input = input.after(consumed);
                         heads += 1;
                     }
-                    None => return self.read_on(key, input),
+                    None => {
+                        self.read_on(key, input);
+                        break;
+                    }
                 },
                 _ => {
                     self.read_on(key, input);
@@ -338,7 +341,7 @@ impl<D: Driver> Shard<D> {
         if client.ended && !full {
             return self.close_client(key);
         }
-        client.ahead = Vec::new();
+        drop(client.take_ahead(&mut self.desk.lender));
         if std::mem::take(&mut client.held_back) {
             self.driver.resume(client.socket);
         }
@@ -365,7 +368,8 @@ impl<D: Driver> Shard<D> {
     }
 
     fn forget_client(&mut self, key: Key) {
-        let Some(client) = self.clients.remove(key) else { return };
+        let Some(mut client) = self.clients.remove(key) else { return };
+        drop(client.take_ahead(&mut self.desk.lender));
         self.desk.stats.count(Count::Closed);
         if let Some(upstream) = client.upstream {
             self.close_upstream(upstream);

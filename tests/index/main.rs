@@ -121,21 +121,36 @@ fn a_chain_grows_below_the_block_that_is_named() {
     assert_eq!((index.remove(prompt[3], ids[0]), index.audit()), (Ok(9), Ok(7)));
 }
 
-/// Of three requests with one beginning the first is given up: the others still compute it.
+/// Of three requests with one beginning the first is given up: the others still compute what they share.
 #[test]
-fn a_line_is_taken_back_and_no_tree() {
+fn a_line_is_taken_back_as_far_as_it_is_nobody_elses() {
     let (index, ids) = made(2, 64);
+    let line = chain(0..10);
+    let take_back = |chain: &[u64], from: usize| index.take_back_line(chain[from], chain.last().copied(), ids[0]);
     let beside = |from: u64| [chain(0..6), chain(from..from + 4)].concat();
-    insert(&index, &chain(0..10), ids[0]);
-    assert_eq!((index.take_back_line(chain(0..10)[2], ids[0]), depth(&index, &chain(0..10), ids[0])), (Ok(8), 2));
-    insert(&index, &chain(0..10), ids[0]);
-    insert(&index, &beside(20), ids[0]);
-    assert_eq!((index.take_back_line(chain(0..10)[2], ids[0]), index.audit()), (Ok(0), Ok(14)));
-    assert_eq!(index.take_back_line(beside(20)[6], ids[0]), Ok(4), "of its own there is a line");
-    assert_eq!((index.take_back_line(chain(0..10)[0], ids[0]), index.audit()), (Ok(10), Ok(0)));
-    insert(&index, &chain(0..10), ids[0]);
-    insert(&index, &beside(20), ids[0]);
-    assert_eq!(index.take_back(chain(0..10)[2], ids[0]), Ok(12), "nobody computes it");
+    insert(&index, &line, ids[0]);
+    assert_eq!((take_back(&line, 2), depth(&index, &line, ids[0])), (Ok(8), 2));
+    // Whoever went on from it last, or first.
+    for (own, others) in [(&line, [20, 30]), (&beside(30), [20, 0]), (&beside(20), [30, 0])] {
+        let others = others.map(|from| if from == 0 { line.clone() } else { beside(from) });
+        for prompt in [&line, &beside(20), &beside(30)] {
+            insert(&index, prompt, ids[0]);
+        }
+        assert_eq!(index.take_back_line(own[2], None, ids[0]), Ok(0), "it is not known which of them is given up");
+        assert_eq!((take_back(own, 2), depth(&index, own, ids[0])), (Ok(4), 6));
+        assert_eq!((others.map(|other| depth(&index, &other, ids[0])), index.audit()), ([10; 2], Ok(14)));
+        assert_eq!(take_back(own, 2), Ok(0), "its last block has gone");
+        assert_eq!((index.remove(line[0], ids[0]), index.audit()), (Ok(14), Ok(0)));
+    }
+    // What was built on all of it, where that is one line; who shares all of two lines has nothing of its own.
+    insert(&index, &line, ids[0]);
+    insert(&index, &[&line[..], &chain(40..42)].concat(), ids[0]);
+    assert_eq!(take_back(&line, 8), Ok(4));
+    for from in [40, 50] {
+        insert(&index, &[&line[..], &chain(from..from + 2)].concat(), ids[0]);
+    }
+    assert_eq!((take_back(&line, 0), index.audit()), (Ok(0), Ok(14)));
+    assert_eq!(index.take_back(line[2], ids[0]), Ok(12), "nobody computes it");
 }
 
 /// An engine with room refuses one prompt after the other: nothing that lies there goes for them.

@@ -216,15 +216,16 @@ fn who_breaks_every_answer_off_is_barred() {
             body.len()
         ))
     };
-    for (reason, tokens, expected) in [("abort", 0, (3, 1)), ("abort", 1, (0, 0)), ("length", 0, (0, 0))] {
+    for (reason, tokens, expected) in [("abort", 0, (3, 1, 0)), ("abort", 1, (0, 0, 9)), ("length", 0, (0, 0, 9))] {
         let front = Front::start(&[says(reason, tokens).address]);
         for _ in 0..3 {
             let reply = front.ask(post("/v1/completions", r#"{"prompt":[1,2,3]}"#));
             assert_eq!((reply.status, reply.whole), (200, true));
         }
-        let counted = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred));
-        assert_eq!(counted, expected, "{reason} {tokens}");
         front.settles();
+        let told = front.count(Count::ToldPrompt);
+        let counted = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred), told);
+        assert_eq!(counted, expected, "{reason} {tokens}");
     }
 }
 
@@ -272,16 +273,22 @@ fn who_breaks_every_stream_off_is_barred() {
             });
             let front = Front::start(&[engine.address]);
             front.counters.on_trial(0);
+            let pool = front.published.current().pools[0].id;
+            let mean_before = front.counters.loads().mean_answer(pool);
             for _ in 0..3 {
                 let reply = front.ask(post("/v1/chat/completions", r#"{"messages":[],"stream":true}"#));
                 assert_eq!((reply.status, reply.whole), (200, true));
             }
+            front.settles();
             let expected = if broken_off { (3, true, 0) } else { (0, false, 3) };
             let outcomes = front.counters.outcomes();
             let first_tokens = front.stats.first_tokens(0).count();
             let counted = (front.count(Count::UpstreamFaultErrorEvent), outcomes.is_barred(0), first_tokens);
             assert_eq!(counted, expected, "{what}");
-            front.settles();
+            // A prompt that nobody computed, and answers without a token, which were none.
+            let told = if !broken_off && what.contains("usage") { 9 } else { 0 };
+            let mean = front.counters.loads().mean_answer(pool);
+            assert_eq!((front.count(Count::ToldPrompt), mean < mean_before), (told, told > 0), "{what}");
         }
     }
 }

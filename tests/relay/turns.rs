@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Count;
 use warmfront::driver::Driver;
@@ -19,10 +20,19 @@ const EVENT: &str =
 const WARM_UP: usize = 50;
 const CHUNKS: usize = 1_000;
 
+/// What is waited for comes in this time, or never.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether it is waited for since then.
+fn is_waited_for(what: &str, since: Instant) -> bool {
+    assert!(since.elapsed() < PATIENCE, "{what} did not come");
+    true
+}
+
 /// Takes turns until so many bytes have come there; how many allocations these made.
 fn turns_until<D: Driver>(shard: &mut Shard<D>, reader: &mut TcpStream, bytes: &mut [u8]) -> u64 {
-    let (mut came, mut allocations) = (0, 0);
-    while came < bytes.len() {
+    let (mut came, mut allocations, began) = (0, 0, Instant::now());
+    while came < bytes.len() && is_waited_for("a byte", began) {
         let measured = allocation_counter::measure(|| assert!(shard.turn().unwrap()));
         allocations += measured.count_total;
         match reader.read(&mut bytes[came..]) {
@@ -42,8 +52,9 @@ fn a_chunk_that_passes_allocates_nothing() {
     let mut client = TcpStream::connect(front.address).unwrap();
     client.write_all(&post("/v1/chat/completions", r#"{"model":"tiny-llama","stream":true}"#)).unwrap();
     listener.set_nonblocking(true).unwrap();
+    let began = Instant::now();
     let mut engine = loop {
-        shard.turn().unwrap();
+        assert!(is_waited_for("a connection", began) && shard.turn().unwrap());
         if let Ok((engine, _)) = listener.accept() {
             break engine;
         }
@@ -82,7 +93,8 @@ fn a_ring_that_was_too_narrow_is_counted() {
     let mut shard = Shard::new(Uring::with_queues(&[(1, 2)]).unwrap(), setup).unwrap();
     let count = 200;
     let mut clients: Vec<_> = (0..count).map(|_| front.connect()).collect();
-    while front.count(Count::Accepted) < count {
+    let began = Instant::now();
+    while front.count(Count::Accepted) < count && is_waited_for("a client", began) {
         shard.turn().unwrap();
     }
     let request = post("/v1/a", [b'x'; 60_000]);
@@ -91,7 +103,7 @@ fn a_ring_that_was_too_narrow_is_counted() {
         let ends = front.stats.requests(|_| true);
         ends.iter().filter(|(key, _)| key.status == 200).map(|(_, count)| count).sum()
     };
-    while served() < count {
+    while served() < count && is_waited_for("a reply", began) {
         shard.turn().unwrap();
     }
     assert_eq!(front.count(Count::BytesIn), count * request.len() as u64);

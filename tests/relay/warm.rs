@@ -302,6 +302,36 @@ fn what_its_client_leaves_before_it_is_computed_is_in_no_cache() {
     }
 }
 
+/// Where another goes on from the same beginning its engine computes that for him: nothing else stays.
+#[test]
+fn what_a_client_that_leaves_shares_with_another_is_computed_all_the_same() {
+    let engine = Engine::run(|mut connection| {
+        connection.request();
+        connection.closed();
+    });
+    let blocks = |front: &Front| front.published.current().index.as_ref().unwrap().figures(0).blocks;
+    let asks = |front: &Front, ends: &str| {
+        let (loads, mut client) = (front.counters.loads(), front.connect());
+        let sent = loads.prompted(0);
+        client.send(post("/v1/chat/completions", conversation(1, 3).replace("1 said 2 ", ends)));
+        front.until("all of it there", |_| loads.prompted(0) > sent);
+        client
+    };
+    let alone = front(std::slice::from_ref(&engine));
+    let _waits = asks(&alone, "Others end so. ");
+    for leaves_first in [true, false] {
+        let front = front(std::slice::from_ref(&engine));
+        let begins = (!leaves_first).then(|| asks(&front, "Others end so. "));
+        let leaves = asks(&front, "Mine is the end. ");
+        let _waits = begins.unwrap_or_else(|| asks(&front, "Others end so. "));
+        let (both, expected) = (blocks(&front), blocks(&alone));
+        assert!(both > expected + 16, "{both} and {expected}: of its own it has some 5,000 bytes");
+        drop(leaves);
+        front.until("its own to be gone", |front| front.counters.in_flight(0) == 1);
+        assert_eq!(blocks(&front), expected, "{leaves_first}");
+    }
+}
+
 /// One that is too busy for it has not computed it either.
 #[test]
 fn what_goes_elsewhere_is_where_it_went() {

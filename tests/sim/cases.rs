@@ -489,6 +489,9 @@ impl Table {
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+/// As vLLM opens a chat.
+const OPENS: &str =
+    r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#;
 
 /// What a shard is told of comes behind much else: a connection that stands is not given up for that.
 #[test]
@@ -602,33 +605,44 @@ fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
 fn who_leaves_an_engine_that_works_does_not_take_it_out() {
     // So long a prompt takes a minute, as engines are taken to compute.
     let (short, long) = (100, 50_000);
+    // What another has there before this one asks, and while it waits. That a chat was opened shows that the engine
+    // computes: a thought that is not shown, or a call that is not whole, may follow for long.
+    const TOKENS: Option<[&str; 2]> = Some(["a", "b"]);
+    const OPENED: Option<[&str; 2]> = Some(["", OPENS]);
+    const OPENED_BEFORE: Option<[&str; 2]> = Some([OPENS, ""]);
     for (request, waits, others, fault, charged) in [
-        (prompt(true, short), 29, false, false, false),
-        (prompt(true, short), 31, false, true, true),
-        (prompt(true, short), 31, true, false, false),
-        (prompt(true, long), 31, false, false, true),
-        (prompt(true, long), 300, false, true, true),
-        (prompt(false, short), 300, false, false, true),
-        (prompt(false, short), 29, false, false, false),
-        (about_an_image(), 300, false, false, true),
+        (prompt(true, short), 29, None, false, false),
+        (prompt(true, short), 31, None, true, true),
+        (prompt(true, short), 31, TOKENS, false, false),
+        (prompt(true, short), 31, OPENED, false, false),
+        (prompt(true, short), 31, OPENED_BEFORE, true, true),
+        (prompt(true, long), 31, None, false, true),
+        (prompt(true, long), 300, None, true, true),
+        (prompt(false, short), 300, None, false, true),
+        (prompt(false, short), 29, None, false, false),
+        (about_an_image(), 300, None, false, true),
     ] {
         let mut table = Table::new(|_| {});
         publish(Policy::Warm, &[Health::Up]);
         let (counters, case) = (statics(1).counters, (request.get(..150), waits, others));
-        let other = others.then(|| {
+        let event = |data: &str| match data {
+            "" => String::new(),
+            data => format!("{:x}\r\ndata: {data}\n\n\r\n", data.len() + 8),
+        };
+        let other = others.map(|[before, meanwhile]| {
             let (_, engine, _) = table.asks(&prompt(true, 1));
-            table.send(engine, format!("{STREAM}9\r\ndata: a\n\n\r\n"));
-            engine
+            table.send(engine, format!("{STREAM}{}", event(before)));
+            (engine, event(meanwhile))
         });
         let (client, ..) = table.asks(&request);
         table.pass(waits * SECOND / 2);
-        if let Some(other) = other {
-            table.send(other, "9\r\ndata: b\n\n\r\n");
+        if let Some((engine, meanwhile)) = other {
+            table.send(engine, meanwhile);
         }
         table.pass(waits * SECOND / 2);
         table.leaves(client);
         let faults = counters.outcomes().read(0).in_a_row;
-        let left = counters.in_flight(0) - u32::from(others);
+        let left = counters.in_flight(0) - u32::from(others.is_some());
         assert_eq!((faults, left), (u32::from(fault), u32::from(charged)), "{case:?}");
         drop(table);
         counters.outcomes().forget(0);
@@ -697,6 +711,34 @@ fn who_waits_for_a_body_is_within_the_budget() {
         clients.iter().for_each(|(client, _)| table.end(*client, End::Reset));
         table.pass(SECOND);
         assert_eq!((statics(1).counters.in_flight(0), table.shard.audit().held_account), (0, 0));
+    }
+}
+
+/// What has come of heads takes memory as bodies do. Short ones are let wait, and so is one alone.
+#[test]
+fn half_heads_are_within_the_budget() {
+    let half = |len: usize| format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "a".repeat(len));
+    let over = || statics(1).stats.total(Count::RefusedOverBudget);
+    for (budget, len, let_wait) in [(256 << 10, 20_000, 6..16), (4 << 10, 20_000, 1..2), (4 << 10, 9_000, 40..41)] {
+        let mut table = Table::new(|rules| rules.limits.budget_bytes = budget);
+        let before = over();
+        let clients: Vec<usize> = (0..40).map(|_| table.client(1 << 20)).collect();
+        for client in &clients {
+            table.send(*client, half(len));
+            table.pass(SECOND / 100);
+            let audit = table.shard.audit();
+            assert_eq!(audit.held_account, audit.held_bytes);
+            assert!(len < 10_000 || audit.held_account <= budget + (80 << 10), "{} bytes", audit.held_account);
+        }
+        let replies: Vec<_> =
+            clients.iter().map(|client| table.network.borrow_mut().peer_receive(*client, usize::MAX)).collect();
+        let refused = replies.iter().filter(|reply| reply.starts_with(b"HTTP/1.1 503")).count();
+        let waits = replies.iter().filter(|reply| reply.is_empty()).count();
+        assert_eq!((refused + waits, over() - before), (40, refused as u64));
+        assert!(let_wait.contains(&waits), "{waits} of {budget} bytes");
+        clients.iter().for_each(|client| table.end(*client, End::Reset));
+        table.pass(SECOND);
+        assert_eq!((table.shard.audit().clients, table.shard.audit().held_account), (0, 0));
     }
 }
 

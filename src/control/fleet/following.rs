@@ -43,25 +43,28 @@ impl Fleet {
         self.follow(keys, now)
     }
 
-    /// Has the members be those of the configuration, in its order.
+    /// Has the members be those of the configuration, in its order. No member is out of the list before all of the
+    /// others are in it: a fault of ours on the way would lose whoever is in none.
     pub(super) fn follow(&mut self, keys: Keys, now: Instant) -> (Vec<String>, Vec<String>) {
         let config = Arc::clone(&self.config);
-        let mut before = std::mem::take(&mut self.members);
         let mut added = Vec::new();
         for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
-            let same = |member: &Member| member.upstream.is_same(upstream);
-            let member = match before.iter().position(same) {
-                Some(at) => Member { upstream: upstream.clone(), key, ..before.remove(at) },
+            match self.members.iter_mut().find(|member| member.upstream.is_same(upstream)) {
+                Some(member) => (member.upstream, member.key) = (upstream.clone(), key),
                 None => {
                     added.push(upstream.label());
-                    self.newcomer(upstream, key)
+                    let newcomer = self.newcomer(upstream, key);
+                    self.members.push(newcomer);
                 }
-            };
-            self.members.push(member);
+            }
         }
-        self.members.iter_mut().for_each(|member| inherit(member, &before));
-        let removed = before.iter().map(|member| member.name.to_string()).collect();
-        for member in before {
+        let place = |member: &Member| config.upstream.iter().position(|upstream| member.upstream.is_same(upstream));
+        // Those that go come last.
+        self.members.sort_by_cached_key(|member| place(member).unwrap_or(usize::MAX));
+        let gone = self.members.split_off(self.members.partition_point(|member| place(member).is_some()));
+        self.members.iter_mut().for_each(|member| inherit(member, &gone));
+        let removed = gone.iter().map(|member| member.name.to_string()).collect();
+        for member in gone {
             self.bank.leaves(&member);
             if let Some(tenancy) = &member.now {
                 self.let_finish(member.endpoint(tenancy), now);

@@ -600,6 +600,36 @@ fn names_of_session_keys_are_those_of_the_configuration_in_use() {
     assert_eq!(*fleet.snapshot().session_headers, [Box::<str>::from("x-conversation")]);
 }
 
+/// Who comes is not in the list yet, whoever is before and behind it stays there.
+#[cfg(debug_assertions)] // else no overflow is a fault
+#[test]
+fn a_fault_on_the_way_to_another_list_loses_nobody() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let mut fleet = fleet(3);
+    let mut other = numbered(4);
+    other.upstream.swap(1, 3);
+    let (kept, names) = (other.clone(), |fleet: &Fleet| -> Vec<_> {
+        fleet.members().iter().map(|member| member.name.to_string()).collect()
+    });
+    let before = names(&fleet);
+    fleet.has_no_place_left(true);
+    let breaks = AssertUnwindSafe(|| fleet.reconfigure(Arc::new(other), Vec::new(), Arc::default(), Instant::now()));
+    assert!(catch_unwind(breaks).is_err(), "there was a place");
+    assert_eq!((names(&fleet), fleet.snapshot().pools[0].members.len()), (before, 3));
+    fleet.has_no_place_left(false);
+    let (added, removed) = fleet.reconfigure(Arc::new(kept.clone()), Vec::new(), Arc::default(), Instant::now());
+    assert_eq!((added, removed), (vec!["engine-3:8000".to_owned()], vec![]));
+    assert_eq!(names(&fleet), kept.upstream.iter().map(Upstream::label).collect::<Vec<_>>());
+}
+
+#[cfg(debug_assertions)]
+impl Fleet {
+    /// Whether whoever comes next meets with a fault of ours.
+    pub(in crate::control) fn has_no_place_left(&mut self, none: bool) {
+        self.places = if none { usize::MAX } else { self.members.len() };
+    }
+}
+
 mod asleep;
 mod crowded;
 mod models;

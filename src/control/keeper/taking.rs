@@ -18,7 +18,7 @@ use crate::control::forms::Forms;
 use crate::control::keys::{self, Keys};
 use crate::control::member::Member;
 use crate::control::reload::{Changes, Source};
-use crate::control::{acquaintance, names};
+use crate::control::{acquaintance, lasting, names};
 use crate::exchange::Rules;
 
 /// What it takes to put another configuration, or an edited one, in the place of the one in use.
@@ -98,12 +98,24 @@ impl Keeper {
     /// Takes the configuration that `source` has now, if there is nothing wrong with it.
     ///
     /// # Errors
-    /// All that is wrong with it, in words; nothing has changed then.
-    pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, String> {
+    /// All that is wrong with it, in words; nothing has changed then, unless a fault of ours broke it off.
+    pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, Refused> {
         let under_way = self.taking.reloads.begins();
-        let outcome = self.read_and_take(source, &asked, under_way).await;
+        let outcome = self.unless_broken(self.read_and_take(source, &asked, under_way)).await;
         self.taking.reloads.ended(outcome.is_ok());
         outcome
+    }
+
+    /// A fault of ours in there is told to who asked, like whatever else is wrong: he waits for an end of it, as do
+    /// metrics and the service manager. What of it was taken by then goes on as any other fleet does: shards have it,
+    /// and who is in it is watched.
+    async fn unless_broken<T>(self: &Arc<Self>, taking: impl Future<Output = Result<T, String>>) -> Result<T, Refused> {
+        if let Some(outcome) = lasting::caught(taking).await {
+            return outcome.map_err(Refused::Wrong);
+        }
+        self.changed_if(true);
+        lasting::caught(async { self.watch() }).await;
+        Err(Refused::Broken)
     }
 
     async fn read_and_take(
@@ -158,7 +170,7 @@ impl Keeper {
     /// is added: who drains an engine because a disk is gone needs it now. Forms follow pools, which no edit changes.
     ///
     /// # Errors
-    /// What is wrong with the change, in words; nothing has changed then.
+    /// What is wrong with the change, in words; nothing has changed then, unless a fault of ours broke it off.
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
         // Before others have to wait for this one.
         let key = self.added_key(edit).await?;
@@ -167,7 +179,7 @@ impl Keeper {
         edit.apply(&mut config.upstream)?;
         let config = config.checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
         let keys = keys::known(&config, self.fleet().members(), key.as_ref());
-        let changes = self.take(Arc::new(config), keys, None).await.map_err(Refused::Wrong)?;
+        let changes = self.unless_broken(self.take(Arc::new(config), keys, None)).await?;
         self.taking.edits.note(edit);
         Ok(changes)
     }
@@ -316,7 +328,7 @@ mod tests {
     }
 
     /// Who asks for a reading now, beside all else.
-    fn asks(keeper: &Arc<Keeper>, source: &Arc<dyn Source>) -> JoinHandle<Result<Changes, String>> {
+    fn asks(keeper: &Arc<Keeper>, source: &Arc<dyn Source>) -> JoinHandle<Result<Changes, Refused>> {
         let (keeper, source, asked) = (Arc::clone(keeper), Arc::clone(source), keeper.ask());
         tokio::spawn(async move { keeper.reload(&source, asked).await })
     }
@@ -364,6 +376,37 @@ mod tests {
         answer.send(()).unwrap();
         next.await.unwrap().unwrap();
         assert_eq!(told(), (2, 0));
+    }
+
+    /// It falls where an engine comes.
+    #[cfg(debug_assertions)] // else no overflow is a fault
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_fault_while_a_configuration_is_taken_is_told_and_loses_no_engine() {
+        let mut before = config();
+        before.upstream.insert(0, Upstream::new("http://127.0.0.1:3".parse().unwrap()));
+        let new = before.upstream.remove(1);
+        let keeper = keeper(before);
+        keeper.look_up().await;
+        let (disk, _begun, answer) = Disk::new();
+        let source: Arc<dyn Source> = Arc::new(File(disk));
+        let reload = async || {
+            answer.send(()).unwrap();
+            asks(&keeper, &source).await.expect("no fault comes out of it")
+        };
+        let engines =
+            || -> Vec<u16> { keeper.fleet().members().iter().map(|member| member.upstream.url.port).collect() };
+        let watched = || keeper.watches.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let reloads = keeper.reloads();
+        for _ in 0..2 {
+            keeper.fleet().has_no_place_left(true);
+            assert_eq!(reload().await, Err(Refused::Broken));
+            assert_eq!((engines(), watched(), reloads.was_taken(), reloads.under_way()), (vec![3, 2], 2, false, 0));
+            assert_eq!(keeper.edit(&Edit::Add(new.clone())).await, Err(Refused::Broken));
+            assert_eq!((engines(), keeper.config().upstream.len()), (vec![3, 2], 2), "what is in use");
+        }
+        keeper.fleet().has_no_place_left(false);
+        assert_eq!(reload().await.unwrap().removed, ["127.0.0.1:3"]);
+        assert_eq!((engines(), watched(), reloads.was_taken()), (vec![1, 2], 2, true));
     }
 
     #[tokio::test(flavor = "current_thread")]
