@@ -171,6 +171,24 @@ fn what_a_template_does_otherwise_is_said() {
     assert_eq!(why(begins), "system until |, user until |, assistant until |, tool until |");
 }
 
+/// Jinja and Python have more than is there to read a template with: where it asks for that nobody knows what an engine
+/// writes, which is not as if it refused.
+#[test]
+fn what_only_jinja_has_ends_a_form_where_it_is_asked_for() {
+    for asked in ["m.content | wordwrap", "m.content is callable", "m.content.partition('|')[2]", "joiner('|')()"] {
+        let reading = |when: &str| {
+            let said = format!("{{% if {when} %}}{{{{ {asked} }}}}{{% else %}}{{{{ m.content }}}}{{% endif %}}");
+            told(&of(&format!("{{% for m in messages %}}[{{{{ m.role }}}}]{said};{{% endfor %}}")))
+        };
+        assert_eq!(
+            reading("'|' in m.content"),
+            "system until |, user until |, assistant until |, tool until |",
+            "{asked}"
+        );
+        assert_eq!(reading("loop.index0 > 0 and m.role == 'system'"), "system first, user, assistant, tool", "{asked}");
+    }
+}
+
 /// vLLM gives parts to templates that go through what they call content; to others, whatever they would do with parts,
 /// one text.
 #[test]
