@@ -189,6 +189,8 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Generate, r#"{"image_data":"a.png","text":"What is <image> this?","image_data":"b.png","sampling_params":{}}"#),
     (Api::Generate, r#"{"model":"m","token_ids":[5,6,7],"features":{"mm_hashes":{"image":["a"]}},"content_parts":[],"cache_salt":"s"}"#),
     (Api::Chat, r#"{"messages":[{"role":"user","content":[{"type":"audio_embeds","audio_embeds":"AA"},{"type":"video_embeds","video_embeds":{"a":"AB"}},{"type":"prompt_embeds","data":"AC"},{"type":"text","text":"t"}]}]}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"Aa"}},{"type":"image","image":{"url":"Ab"}},{"type":"image_embeds","image_embeds":{"url":"Ac"}},{"type":"source","source":{"url":"Ad"}},{"type":"input_audio","input_audio":{"url":"Ae"}},{"type":"audio_url","audio_url":{"url":"Af"}},{"type":"audio_embeds","audio_embeds":{"url":"Ag"}},{"type":"video_url","video_url":{"url":"Ah"}},{"type":"video","video":{"url":"Ai"}},{"type":"video_embeds","video_embeds":{"url":"Aj"}},{"type":"file","file":{"url":"Ak"}},{"type":"file_data","file_data":{"url":"Al"}},{"type":"data","data":{"url":"Am"}},{"type":"text","text":"t"}]}]}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a","reasoning":"r","reasoning_content":"hm"}],"model":"m"}"#),
     (Api::Other, r#"{"model":"m","messages":[{"role":"user","content":"x"}],"user":"u"}"#),
 ];
 

@@ -184,7 +184,8 @@ impl Reference {
 }
 
 /// What minijinja has not, or not yet.
-const UNKNOWN: &[ErrorKind] = &[ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownMethod];
+const UNKNOWN: &[ErrorKind] =
+    &[ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownMethod, ErrorKind::UnknownFunction];
 
 /// Whether it is of these kinds; also inside of macros.
 fn is_any(why: &Error, kinds: &[ErrorKind]) -> bool {

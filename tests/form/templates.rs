@@ -44,8 +44,12 @@ fn named(name: &str) -> Reading {
         let source = template::read(Some(CONFIG), None).expect("readable");
         return template::form(&source, Arc::new(Vocabulary::default()));
     }
+    of(&jinja(name))
+}
+
+fn jinja(name: &str) -> String {
     let path = format!("{}/tests/form/templates/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
-    of(&std::fs::read_to_string(path).expect("a template"))
+    std::fs::read_to_string(path).expect("a template")
 }
 
 /// A form in one line.
@@ -169,6 +173,67 @@ fn what_a_template_does_otherwise_is_said() {
     let begins =
         "{% for m in messages %}{% if '|' in m.content %}!{% endif %}[{{ m.role }}]{{ m.content }};{% endfor %}";
     assert_eq!(why(begins), "system until |, user until |, assistant until |, tool until |");
+}
+
+/// Jinja and Python have more than is there to read a template with: where it asks for that nobody knows what an engine
+/// writes, which is not as if it refused.
+#[test]
+fn what_only_jinja_has_ends_a_form_where_it_is_asked_for() {
+    for asked in ["m.content | wordwrap", "m.content is callable", "m.content.partition('|')[2]", "joiner('|')()"] {
+        let reading = |when: &str| {
+            let said = format!("{{% if {when} %}}{{{{ {asked} }}}}{{% else %}}{{{{ m.content }}}}{{% endif %}}");
+            told(&of(&format!("{{% for m in messages %}}[{{{{ m.role }}}}]{said};{{% endfor %}}")))
+        };
+        assert_eq!(
+            reading("'|' in m.content"),
+            "system until |, user until |, assistant until |, tool until |",
+            "{asked}"
+        );
+        assert_eq!(reading("loop.index0 > 0 and m.role == 'system'"), "system first, user, assistant, tool", "{asked}");
+    }
+}
+
+/// Jinja itself takes a template's lines so.
+#[test]
+fn whatever_ends_a_templates_lines_is_one_sign() {
+    for name in ["qwen2.5", "llama-3", "zephyr"] {
+        let text = jinja(name);
+        for end in ["\r\n", "\r"] {
+            assert_eq!(of(&text.replace('\n', end)).form.chat, of(&text).form.chat, "{name}, {end:?}");
+        }
+    }
+}
+
+#[test]
+fn what_marks_answers_for_training_writes_nothing() {
+    let marked = |begin: &str, end: &str| {
+        let said = |what: &str| format!("{begin} {what} {end}");
+        let content = format!("{}{{{{ m.content }}}}{}", said("generation"), said("endgeneration"));
+        of(&format!("{{% for m in messages %}}[{{{{ m.role }}}}]{content};{{% endfor %}}")).form.chat
+    };
+    let plain = of("{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}").form.chat;
+    assert!(plain.is_some());
+    for (begin, end) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
+        assert_eq!(marked(begin, end), plain, "{begin} {end}");
+    }
+}
+
+/// Clients and versions of engines order a call's fields as they like.
+#[test]
+fn calls_that_are_written_as_they_stand_are_in_no_form() {
+    let has_calls = |call: &str| {
+        let calls = format!("{{% for c in m.tool_calls %}}<call>{{{{ {call} }}}}</call>{{% endfor %}}");
+        let jinja = format!(
+            "{{% for m in messages %}}[{{{{ m.role }}}}]{{{{ m.content or '' }}}}{{% if m.tool_calls %}}{calls}{{% endif %}};{{% endfor %}}"
+        );
+        let chat = of(&jinja).form.chat.expect("a form");
+        let mut calls = chat.turns.iter().filter_map(|turn| turn.calls.as_ref());
+        calls.any(|calls| calls.bare.is_some() || calls.behind.is_some())
+    };
+    assert!(has_calls(
+        r#"'{"name": "' ~ c.function.name ~ '", "arguments": ' ~ (c.function.arguments | tojson) ~ '}'"#
+    ));
+    assert!(!has_calls("c.function | tojson"));
 }
 
 /// vLLM gives parts to templates that go through what they call content; to others, whatever they would do with parts,

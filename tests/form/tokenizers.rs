@@ -125,6 +125,20 @@ fn spaces_are_where_the_file_says() {
     }
 }
 
+/// Llama 3 has its own in a sequence, behind one that puts nothing anywhere.
+#[test]
+fn prompts_begin_as_the_file_says() {
+    let own = pieces()["post_processor"].clone();
+    let sequence = json!({"type": "Sequence", "processors": [{"type": "ByteLevel", "trim_offsets": true}, own]});
+    let roberta = json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]});
+    for post_processor in [own.clone(), sequence, roberta] {
+        let mut file = pieces();
+        file["post_processor"] = post_processor.clone();
+        let vocabulary = read(&file).expect("a tokenizer");
+        assert_eq!(vocabulary.begins(), [1], "{post_processor}");
+    }
+}
+
 #[test]
 fn what_does_not_keep_bytes_is_refused_in_words() {
     let with = |pointer: &str, value: Value| {
@@ -151,10 +165,10 @@ fn what_does_not_keep_bytes_is_refused_in_words() {
     assert!(with("/pre_tokenizer", behind).contains("ByteLevel behind others"));
     assert!(with("/model/type", json!("WordPiece")).contains("WordPiece"));
     assert!(with("/normalizer", Value::Null).contains("how its tokens spell spaces"));
-    assert!(
-        with("/added_tokens/1", json!({"id": 1, "content": "<|user|>", "rstrip": true}))
-            .contains("white space next to it")
-    );
+    for side in ["lstrip", "rstrip"] {
+        let taken = with("/added_tokens/1", json!({"id": 1, "content": "<|user|>", side: true}));
+        assert!(taken.contains("white space next to it"), "{side}: {taken}");
+    }
     assert!(with("/added_tokens/1", json!({"id": 1 << 23, "content": "a"})).contains("8388608"));
     assert!(with("/added_tokens/1", json!({"id": 1, "content": "a".repeat(5000)})).contains("4096"));
     assert!(with("/model/vocab", json!({"a": 1, "b": 1})).contains("two tokens 1"));

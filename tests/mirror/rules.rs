@@ -393,6 +393,17 @@ fn layers_that_see_a_part_of_a_prompt_are_not_enough() {
     assert!(!engine.mirror.is_partial() && engine.mirror.blocks() == 0, "the other group is known");
 }
 
+#[test]
+fn layers_that_see_all_of_a_prompt_are_known_by_name() {
+    let prompt = even(0, 32);
+    for kind in ["full_attention", "mla_attention", "sink_full_attention"] {
+        let mut engine = engine();
+        let attention = Some(kind.as_bytes());
+        engine.tell(Event::Stored(Stored { group: Some(0), attention, ..stored(&[1, 2], None, &prompt) }));
+        assert_eq!((engine.mirror.blocks(), engine.mirror.is_partial()), (2, false), "{kind}");
+    }
+}
+
 /// vLLM has one word for a group whose layers are of several kinds, as those of a model and of what drafts for it.
 #[test]
 fn layers_of_several_kinds_see_all_where_no_window_is_said() {

@@ -1,6 +1,7 @@
 //! What is written down: damaged, foreign, made up.
 
 use warmfront::mirror::{Mirror, Refused};
+use warmfront::vocabulary::{Lead, Vocabulary};
 use xxhash_rust::xxh64::xxh64;
 
 use crate::{Engine, Held, plain};
@@ -54,6 +55,25 @@ fn what_is_restored_goes_on_as_before() {
     assert_eq!(saved(&again).len(), saved(&engine).len(), "but for the order");
     let (old, new) = (engine.mirror.counts(), again.mirror.counts());
     assert_eq!((new.stored, new.unknown, new.opaque), (3, 0, 1), "counts begin anew: {old:?}");
+}
+
+/// Where a block ends is known still, and with it whether the tokenizer puts a space before what follows.
+#[test]
+fn behind_a_special_token_the_tokenizers_own_space_is_left_out_still() {
+    let tokens = [&b"<s>"[..], b" Hello", b" there", b"<|end|>"].map(Some);
+    let vocabulary = || Vocabulary::new(&tokens, &[0, 3], Lead::BehindSpecial, &[0]);
+    let mut engine = Engine::new(vocabulary());
+    let prompt: Vec<u32> = [0, 1, 2, 3].into_iter().chain([1, 2].into_iter().cycle().take(30)).collect();
+    engine.store(&[1], None, &prompt[..4]);
+    let mirror = Mirror::restore(&saved(&engine), 1_000).unwrap();
+    let mut held = Held::default();
+    mirror.retell(&mut held);
+    let mut again = Engine { mirror, held, vocabulary: vocabulary() };
+    for engine in [&mut engine, &mut again] {
+        engine.store(&[2], Some(1), &prompt[4..]);
+    }
+    assert!(engine.held.0.len() > 1);
+    assert_eq!(again.held, engine.held);
 }
 
 #[test]

@@ -40,6 +40,8 @@ struct State {
     flags: AtomicBool,
     /// What it is to be asked with where it publishes; empty: nothing.
     key: Mutex<String>,
+    /// What it lists beside its model; empty: nothing.
+    adapter: Mutex<String>,
     /// Of the last prompt.
     body: Mutex<Vec<u8>>,
 }
@@ -66,6 +68,7 @@ impl Engine {
             scrapes: AtomicU64::new(0),
             flags: AtomicBool::new(false),
             key: Mutex::default(),
+            adapter: Mutex::default(),
             body: Mutex::default(),
         });
         let listener = TcpListener::bind((host, 0)).unwrap();
@@ -99,6 +102,11 @@ impl Engine {
     /// Its process began at this second; 0: it does not say when.
     pub fn began(&self, second: u64) {
         self.state.started.store(second, Ordering::Relaxed);
+    }
+
+    /// An adapter is a model of its own, as vLLM has it.
+    pub fn lists_adapter(&self, name: &str) {
+        name.clone_into(&mut self.state.adapter.lock().unwrap());
     }
 
     /// Where it publishes is one of its flags, as SGLang has it.
@@ -205,6 +213,15 @@ impl State {
         key.is_empty() || head.get("authorization") == Some(&*format!("Bearer {key}"))
     }
 
+    fn models(&self) -> String {
+        let adapter = self.adapter.lock().unwrap();
+        let mut models = vec![json!({"id": "tiny", "object": "model", "max_model_len": 8_192})];
+        models.extend(
+            (!adapter.is_empty()).then(|| json!({"id": adapter.as_str(), "object": "model", "parent": "tiny"})),
+        );
+        json!({"object": "list", "data": models}).to_string()
+    }
+
     /// What `/server_info` answers, a key that nobody else is to know among it.
     fn flags(&self) -> String {
         let sources: serde_json::Value = serde_json::from_str(&self.sources.lock().unwrap()).unwrap();
@@ -249,11 +266,7 @@ fn serve(mut wire: Wire, state: &State) {
                 state.scrapes.fetch_add(1, Ordering::Relaxed);
                 ("text/plain; version=0.0.4", state.metrics())
             }
-            "/v1/models" => (
-                "application/json",
-                json!({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 8_192}]})
-                    .to_string(),
-            ),
+            "/v1/models" => ("application/json", state.models()),
             "/kv_event_sources" if !state.admits(&head) => ("text/plain", "who are you?".to_owned()),
             "/kv_event_sources" => ("application/json", state.sources.lock().unwrap().clone()),
             _ if state.asks_keys.load(Ordering::Relaxed) && head.get("authorization").is_none() => {

@@ -172,6 +172,29 @@ fn prompts_with_an_adapter_meet_only_their_own() {
     });
 }
 
+/// As vLLM has it, where a request names its adapter in place of the model.
+#[test]
+fn prompts_of_an_adapters_own_name_meet_only_their_own() {
+    on_both(|driver| {
+        let scene = Scene::with_adapter(driver, "sums", "");
+        let named = |name: &str, content: &str| {
+            let mut body = body(content);
+            body["model"] = name.into();
+            scene.ask("/v1/chat/completions", &body)
+        };
+        for (seed, place, adapter, other) in [(16, 1, json!("sums"), "tiny"), (17, 0, json!(null), "sums")] {
+            let content = text(seed, BYTES);
+            let blocks = Blocks::of(&chat_prompt(&content));
+            let mut event = blocks.stored(Dialect::Maps);
+            event["lora_name"] = adapter.clone();
+            scene.tells(place, &[event]);
+            assert_eq!(named(other, &content).held, 0, "{driver}: {other}");
+            let chosen = named(adapter.as_str().unwrap_or("tiny"), &content);
+            assert_eq!((chosen.place, chosen.held), (place, blocks.held()), "{driver}: {adapter}");
+        }
+    });
+}
+
 /// Text as it is, and token ids.
 #[test]
 fn completions_meet_what_was_told() {

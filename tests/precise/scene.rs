@@ -56,6 +56,17 @@ impl Scene {
         scene
     }
 
+    /// The same with engines that list an adapter beside their model, and more of a configuration.
+    pub fn with_adapter(driver: &'static str, name: &str, more: &str) -> Scene {
+        let engines = [Engine::start(true), Engine::start(true)];
+        engines.iter().for_each(|engine| engine.lists_adapter(name));
+        let scene = Scene::of(driver, engines, &config(more));
+        scene.until_exact();
+        let listed = || String::from_utf8(scene.front.connect().get("/v1/models").body.data).unwrap();
+        until(&format!("{driver}: {name} is listed"), || listed().contains(&format!("\"{name}\"")));
+        scene
+    }
+
     /// Waits until all of both is known, and whatever they publish is heard: before an engine has read that somebody
     /// subscribes that goes to nobody.
     pub fn until_exact(&self) {

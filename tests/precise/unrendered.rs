@@ -51,6 +51,60 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
     });
 }
 
+/// Operators are sent there.
+#[test]
+fn why_a_prompt_is_not_rendered_is_counted() {
+    on_both(|driver| {
+        let scene = Scene::start(driver);
+        let content = text(94, BYTES);
+        let with = |field: &str, value: Value| {
+            let mut body = body(&content);
+            body[field] = value;
+            body
+        };
+        let said = |message: Value| with("messages", json!([message]));
+        let image = json!({"type": "image_url", "image_url": {"url": "https://localhost/a.png"}});
+        let billed = format!("x-anthropic-billing-header: {content}");
+        let cases = [
+            ("field", PATH, with("chat_template_kwargs", json!({"enable_thinking": false}))),
+            ("role", PATH, said(json!({"role": "narrator", "content": content}))),
+            ("message", PATH, said(json!({"role": "user", "name": "a", "content": content}))),
+            ("media", PATH, said(json!({"role": "user", "content": [image, {"type": "text", "text": content}]}))),
+            ("content", PATH, said(json!({"role": "system", "content": billed}))),
+            ("tools", PATH, with("tools", json!([{"type": "function", "function": {"name": "a"}}]))),
+            ("api", "/v1/responses", json!({"model": "tiny", "input": content})),
+            ("other", "/v1/completions", json!({"model": "tiny", "prompt": [1_000_000]})),
+        ];
+        let counted = |labels: &str| scene.front.metric(&format!("warmfront_prompts_not_rendered_total{labels}"));
+        for (place, (why, path, body)) in (1..).zip(&cases) {
+            scene.ask(path, body);
+            assert_eq!(
+                (counted(&format!("{{why=\"{why}\"}}")), counted("")),
+                (1.0, f64::from(place)),
+                "{driver}: {why}"
+            );
+        }
+    });
+}
+
+/// What is held longer than others are, for a model that stands behind it, would be written in one turn.
+#[test]
+fn more_than_may_be_held_is_not_rendered() {
+    on_both(|driver| {
+        // Its model is the last that is written of a body.
+        let bodies = [body(&text(95, BYTES)), body(&text(96, 2 * BYTES))];
+        assert!(bodies.iter().all(|body| body.to_string().ends_with(r#","model":"tiny"}"#)));
+        let hold_bytes = bodies[0].to_string().len();
+        let scene = Scene::with_adapter(driver, "sums", &format!("[limits]\nhold_bytes = {hold_bytes}\n"));
+        let counted = |name: &str| scene.front.metric(&format!("warmfront_prompts_{name}"));
+        let seen = || (counted("rendered_total"), counted("not_rendered_total{why=\"not_held\"}"));
+        scene.ask(PATH, &bodies[0]);
+        assert_eq!(seen(), (1.0, 0.0), "{driver}");
+        scene.ask(PATH, &bodies[1]);
+        assert_eq!(seen(), (1.0, 1.0), "{driver}");
+    });
+}
+
 /// What is behind an image is not known, what is before it is.
 #[test]
 fn what_stands_before_an_image_is_rendered() {

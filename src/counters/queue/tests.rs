@@ -280,6 +280,15 @@ fn a_tenant_cannot_fill_the_queue_for_others() {
 }
 
 #[test]
+fn places_of_a_full_queue_are_counted_by_weight() {
+    let queue = queue();
+    let heavy: Vec<_> = (0..3).map(|at| queue.join(&of_tenant(2, 3), 4, at).unwrap()).collect();
+    let light = queue.join(&of_tenant(1, 1), 4, 3).unwrap();
+    assert!(queue.join(&of_tenant(1, 1), 4, 4).is_none(), "two for one are more than three for three");
+    assert!(heavy.iter().chain([&light]).all(Place::stands));
+}
+
+#[test]
 fn tenants_are_served_by_weight() {
     let queue = queue();
     // One floods, the other asks little: each release goes to who was served least for its weight.

@@ -126,6 +126,15 @@ fn check_unescape(kernel: &Kernel, bytes: &[u8], room: usize) -> usize {
     used
 }
 
+/// Which one it is no answer depends on, but what a scan costs.
+#[test]
+fn the_fastest_kernel_is_the_one_that_scans() {
+    let names: Vec<&str> = Kernel::available().map(Kernel::name).collect();
+    assert_eq!((names.first(), names.last()), (Some(&Kernel::detected().name()), Some(&Kernel::portable().name())));
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(names.len() > 1, is_x86_feature_detected!("avx2"), "{names:?}");
+}
+
 #[test]
 fn a_run_ends_at_the_first_of_every_byte_that_ends_one() {
     for kernel in Kernel::available() {

@@ -80,8 +80,8 @@ fn a_chat_is_written_as_its_template_does() {
     check(Api::Chat, &format!(r#"{{"messages":[{{"role":"tool"}}],{hi}}}"#), &whole, None);
     let late = r#"{"messages":[{"content":"\u0048i","x":{"role":"y"},"role":"user","name":null}]}"#;
     check(Api::Chat, late, &whole, None);
-    let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","text":" H"},"i",{"text":"!","type":"input_text"}]}]}"#;
-    check(Api::Chat, parts, &format!("{FIRST}{USER}H\ni\n!{ASKS}"), None);
+    let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","text":" H"},"i",{"text":"!","type":"input_text"},{"type":"output_text","text":"?"}]}]}"#;
+    check(Api::Chat, parts, &format!("{FIRST}{USER}H\ni\n!\n?{ASKS}"), None);
     let system = r#"{"messages":[{"role":"system","content":"S"},{"role":"assistant","content":["A"]}]}"#;
     let text = format!("<s><|im_start|>system\nS<|im_end|>\n<|im_start|>assistant\nA{ASKS}");
     check(Api::Chat, system, &text, None);
@@ -146,6 +146,8 @@ fn a_message_that_the_form_does_not_know_is_taken_back() {
         (r#"{"role":"user","content":"x","content":null}"#, Why::Twice),
         (r#"{"role":"user","content":"x","tool_calls":[{}]}"#, Why::Message),
         (r#"{"name":"n","role":"user","content":"x"}"#, Why::Message),
+        (r#"{"role":"assistant","content":"x","reasoning":"r"}"#, Why::Message),
+        (r#"{"role":"assistant","content":"x","reasoning_content":"r"}"#, Why::Message),
         (r#"{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{}}]}"#, Why::Media),
         (r#"{"role":"user","content":[{"image_url":{}}]}"#, Why::Media),
         (r#"{"role":"user","content":[{"text":"x"}]}"#, Why::Prompt),
@@ -245,6 +247,29 @@ fn white_space_is_followed_so_far() {
         let body = format!(r#"{{"messages":[{{"role":"user","content":"  a{inner}b{inner}"}}]}}"#);
         let text = format!("{FIRST}{USER}a{}b{ASKS}", inner.replace("\\t", "\t"));
         check(Api::Chat, &body, if ends.is_none() { &text } else { "<s>" }, ends);
+    }
+}
+
+/// All that Python's `strip` takes off: what is wider than a byte ends the form where it stands at one end.
+#[test]
+fn white_space_is_what_python_takes_for_it() {
+    let narrow = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} ";
+    let wide = "\u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+    assert_eq!((narrow.chars().count(), wide.chars().count()), (10, 19));
+    let said =
+        |content: &str| format!(r#"{{"messages":[{{"role":"user","content":{}}}]}}"#, serde_json::json!(content));
+    let whole = format!("{FIRST}{USER}Hi{ASKS}");
+    for space in narrow.chars() {
+        for content in [format!("{space}Hi"), format!("Hi{space}")] {
+            check(Api::Chat, &said(&content), &whole, None);
+        }
+    }
+    for space in wide.chars() {
+        for content in [format!("{space}Hi"), format!("Hi{space}")] {
+            check(Api::Chat, &said(&content), "<s>", Some(Why::Space));
+        }
+        let inside = format!("H{space}i");
+        check(Api::Chat, &said(&inside), &whole.replace("Hi", &inside), None);
     }
 }
 
