@@ -17,6 +17,8 @@ impl Mirror {
         let old = std::mem::take(&mut self.tree.get_mut(at).links);
         self.links_kept -= old.len();
         let above = block.parent.and_then(|parent| self.names.get(&parent).copied());
+        // What was known of a block that is said to follow itself is of another one of its name.
+        let above = above.filter(|above| *above != at);
         let (tokens_before, block_before) = above.map_or((0, 0), |above| self.tree.get(above).end());
         let mut block_last = block_before;
         let text = self.read(block, above, reading, &mut block_last);
