@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
 
 use warmfront::counters::stats::Count;
 use warmfront::driver::Driver;
@@ -10,7 +11,7 @@ use warmfront::shard::Shard;
 
 use crate::client::post;
 use crate::engine::{Engine, HELLO, STREAM};
-use crate::front::Front;
+use crate::front::{Front, PATIENCE};
 
 /// What an engine sends of a token.
 const EVENT: &str =
@@ -42,7 +43,9 @@ fn a_chunk_that_passes_allocates_nothing() {
     let mut client = TcpStream::connect(front.address).unwrap();
     client.write_all(&post("/v1/chat/completions", r#"{"model":"tiny-llama","stream":true}"#)).unwrap();
     listener.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + PATIENCE;
     let mut engine = loop {
+        assert!(Instant::now() < deadline, "the engine is not connected to");
         shard.turn().unwrap();
         if let Ok((engine, _)) = listener.accept() {
             break engine;
@@ -82,7 +85,9 @@ fn a_ring_that_was_too_narrow_is_counted() {
     let mut shard = Shard::new(Uring::with_queues(&[(1, 2)]).unwrap(), setup).unwrap();
     let count = 200;
     let mut clients: Vec<_> = (0..count).map(|_| front.connect()).collect();
+    let deadline = Instant::now() + PATIENCE;
     while front.count(Count::Accepted) < count {
+        assert!(Instant::now() < deadline, "{} accepted", front.count(Count::Accepted));
         shard.turn().unwrap();
     }
     let request = post("/v1/a", [b'x'; 60_000]);
@@ -91,7 +96,9 @@ fn a_ring_that_was_too_narrow_is_counted() {
         let ends = front.stats.requests(|_| true);
         ends.iter().filter(|(key, _)| key.status == 200).map(|(_, count)| count).sum()
     };
+    let deadline = Instant::now() + PATIENCE;
     while served() < count {
+        assert!(Instant::now() < deadline, "{} served", served());
         shard.turn().unwrap();
     }
     assert_eq!(front.count(Count::BytesIn), count * request.len() as u64);
