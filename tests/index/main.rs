@@ -6,6 +6,8 @@ mod model;
 mod promises;
 mod room;
 mod steps;
+#[path = "../fleet/stops.rs"]
+mod stops;
 mod threads;
 
 use proptest::prelude::*;
