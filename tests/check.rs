@@ -183,15 +183,16 @@ fn listening(answer: impl Fn(&str, &str) -> (u16, &'static str) + Copy + Send + 
 /// As a front would: SGLang's `/health` answers a second after it is asked, and later.
 #[test]
 fn an_engine_is_given_as_long_as_the_probes_give_it() {
-    let url = engine(Duration::from_millis(1_050));
-    let said = |health: &str| {
+    let said = |takes: u64, health: &str| {
+        let url = engine(Duration::from_millis(takes));
         let file = File::new("slow", &format!("{health}[[upstream]]\nurl = \"{url}\"\n"));
         let path = file.0.join("w.toml");
         text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
     };
-    let usual = said("");
+    let usual = said(1_050, "");
     assert!(usual.contains("/health answers 200"), "{usual}");
-    let hasty = said("[health]\nprobe_timeout_ms = 1000\n");
+    // So much longer that who is let run late does not have the answer by then.
+    let hasty = said(4_000, "[health]\nprobe_timeout_ms = 1000\n");
     assert!(hasty.contains("no whole answer within 1000 ms") && hasty.contains("raise `probe_timeout_ms`"), "{hasty}");
 }
 
@@ -235,7 +236,9 @@ fn a_long_page_of_metrics_is_read() {
         let path = file.0.join("w.toml");
         text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
     };
-    let long = said("vllm:request_latency_bucket{le=\"1\"} 0\n".repeat(250_000) + known);
+    // Many bytes in few lines: reading it takes an unoptimised build long enough.
+    let line = format!("vllm:request_latency_bucket{{le=\"1\",lora=\"{}\"}} 0\n", "x".repeat(400));
+    let long = said(line.repeat(25_000) + known);
     assert!(long.contains("KV cache of 16000 tokens in blocks of 16"), "{long}");
     assert!(!long.contains("ranks"), "{long}");
     let ranks = said(format!(

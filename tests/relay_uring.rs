@@ -16,6 +16,8 @@ mod broken;
 mod busy;
 #[path = "relay/client.rs"]
 mod client;
+#[path = "relay/come.rs"]
+mod come;
 #[path = "relay/deadlines.rs"]
 mod deadlines;
 #[path = "relay/demands.rs"]

@@ -204,10 +204,14 @@ fn a_front_that_ends_between_two_readings() {
     let fleet = Fleet::start();
     let (address, _kept) = reserved::address();
     let front = TcpListener::from(socket::listener(address).unwrap());
-    front.set_nonblocking(false).unwrap();
     let top = warmfront(&["top", "--once", "--window", "1", "--admin", &address.to_string()]);
     let top = { top }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut asked, _) = front.accept().unwrap();
+    let mut asked = None;
+    until("a question", || {
+        asked = front.accept().ok();
+        asked.is_some()
+    });
+    let (mut asked, _) = asked.unwrap();
     // From here on nobody is there, and what was asked first has yet to be answered.
     drop(front);
     BufReader::new(&asked).lines().find(|line| line.as_ref().unwrap().is_empty());

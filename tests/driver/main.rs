@@ -9,6 +9,8 @@ mod alone;
 mod peer;
 #[path = "../relay/random.rs"]
 mod random;
+#[path = "../fleet/stops.rs"]
+mod stops;
 mod turns;
 #[path = "../relay/untested.rs"]
 mod untested;

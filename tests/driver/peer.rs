@@ -2,10 +2,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
+use warmfront::driver::socket;
+
+use crate::turns::PATIENCE;
 
 /// How the far end saw the connection end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,13 +24,14 @@ pub struct Peer {
     pub got: Vec<u8>,
     pub end: Option<End>,
     broken: bool,
+    written: u64,
 }
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Peer {
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
-        Peer { stream, got: Vec::new(), end: None, broken: false }
+        Peer { stream, got: Vec::new(), end: None, broken: false, written: 0 }
     }
 
     pub fn connect(address: SocketAddr) -> Peer {
@@ -53,7 +58,19 @@ impl Peer {
                 }
             }
         }
+        self.written += written as u64;
         written
+    }
+
+    /// Waits until the other end's kernel has what was written, which it may leave to a thread of its own: by then this
+    /// connection has come as well. Where that is not said, it is taken to have it.
+    pub fn until_taken(&self) {
+        let begun = Instant::now();
+        // The first byte of all is the handshake's.
+        while socket::acknowledged(self.stream.as_fd()).is_some_and(|taken| taken < 1 + self.written) {
+            assert!(begun.elapsed() < PATIENCE, "what was written is not acknowledged");
+            std::thread::yield_now();
+        }
     }
 
     /// Writes few bytes, for which there is room.

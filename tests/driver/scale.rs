@@ -1,6 +1,5 @@
 //! Many at once, and nothing left behind: each test in a process of its own, which it has to itself.
 
-use std::cell::Cell;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warmfront::driver::{Completion, Driver, Segment, socket};
 
 use crate::peer::{End, Peer, pattern};
-use crate::turns::{Told, Turns};
+use crate::stops::Stops;
+use crate::turns::{PATIENCE, Told, Turns};
 
 alone_on_both_drivers! {
     everyone_at_once_loses_nothing
@@ -194,43 +194,66 @@ fn five_thousand_connections_leave_nothing<D: Driver>(driver: fn() -> D) {
     assert!(after.1 < before.1 + (1 << 20), "{before:?} {after:?}");
 }
 
-/// Peers that never stop sending, and one that wants little.
+/// Peers that never stop sending, and one that wants little. At best of three times, as the kernel may be late with a ping
+/// while turns go on.
 fn a_flood_leaves_turns_short_and_others_served<D: Driver>(driver: fn() -> D) {
-    let mut turns = Turns::new(driver());
+    let mut longest = Vec::new();
+    let is_served = || {
+        longest.push(turns_for_a_ping(driver()));
+        longest.last() <= Some(&12)
+    };
+    assert!(
+        std::iter::repeat_with(is_served).take(3).any(|is_served| is_served),
+        "{longest:?} turns until bytes were seen"
+    );
+}
+
+/// Amid a flood, the most of fifty.
+fn turns_for_a_ping<D: Driver>(driver: D) -> usize {
+    let mut turns = Turns::new(driver);
     let floods: Vec<_> = (0..4).flat_map(|_| turns.two()).collect();
     let mut modest = turns.two();
     let over = AtomicBool::new(false);
     let bytes = vec![7; 256 << 10];
     std::thread::scope(|scope| {
+        let _stops = Stops(&over);
         scope.spawn(|| {
             let mut peers: Vec<Peer> = floods.into_iter().map(|(.., peer)| peer).collect();
             while !over.load(Ordering::Relaxed) {
                 peers.iter_mut().for_each(|peer| _ = peer.write_some(&bytes));
             }
         });
-        let (most, longest, all) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (mut most, mut longest, mut all) = (0, 0, 0);
+        let mut turn = |turns: &mut Turns<D>| {
+            let mut handed_out = 0;
+            turns.turn_of(Duration::from_millis(50), |_, completion| {
+                if let Completion::Received(_, lease) = completion {
+                    handed_out += lease.len as usize;
+                }
+            });
+            turns.forget_bytes(1 << 20);
+            most = most.max(handed_out);
+            all += handed_out;
+            all
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while turn(&mut turns) < 16 << 20 {
+            assert!(Instant::now() < deadline, "the flood does not begin");
+        }
         for round in 1..=50 {
             modest.iter_mut().for_each(|(.., peer)| peer.write(b"ping"));
-            let mut waited = 0;
+            let (mut waited, deadline) = (0, Instant::now() + PATIENCE);
             while modest.iter().any(|(_, tag, _)| turns.received(*tag).len() < 4 * round) {
-                let mut handed_out = 0;
-                turns.turn_of(Duration::from_millis(50), |_, completion| {
-                    if let Completion::Received(_, lease) = completion {
-                        handed_out += lease.len as usize;
-                    }
-                });
-                most.set(most.get().max(handed_out));
-                all.set(all.get() + handed_out);
+                assert!(Instant::now() < deadline, "a ping is not seen");
+                turn(&mut turns);
                 waited += 1;
             }
-            longest.set(longest.get().max(waited));
-            turns.forget_bytes(1 << 20);
+            longest = longest.max(waited);
         }
-        over.store(true, Ordering::Relaxed);
-        println!("at most {} bytes a turn, {} turns for a ping, {} bytes in all", most.get(), longest.get(), all.get());
-        assert!(most.get() <= 8 << 20, "{} bytes in one turn", most.get());
-        assert!(longest.get() <= 12, "{} turns until bytes were seen", longest.get());
-    });
+        println!("at most {most} bytes a turn, {longest} turns for a ping, {all} bytes in all");
+        assert!(most <= 8 << 20, "{most} bytes in one turn");
+        longest
+    })
 }
 
 /// Some are accepted, then there is no descriptor: the others wait, and cost nothing.
@@ -332,7 +355,10 @@ fn without_descriptors_a_close_makes_room_for_the_last<D: Driver>(driver: fn() -
     let mut turns = Turns::new(driver());
     let lines: Vec<_> = (0..40).map(|_| turns.accept()).collect();
     turns.settle();
-    let _peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
+    let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
+    // Who is connected may come into the queue a moment later.
+    peers.iter_mut().for_each(|peer| peer.write(b"hello"));
+    peers.iter().for_each(Peer::until_taken);
     descriptors(std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64);
     assert!(turns.driver.accept_last().is_none(), "there is no descriptor");
     lines.iter().for_each(|(id, ..)| turns.driver.close(*id));
@@ -353,6 +379,7 @@ fn some_have_sent_something<D: Driver>(driver: D) -> u64 {
     turns.settle();
     let asks = |at: &usize| at.is_multiple_of(7);
     lines.iter_mut().enumerate().filter(|(at, _)| asks(at)).for_each(|(_, (.., peer))| peer.write(b"hello"));
+    lines.iter().for_each(|(.., peer)| peer.until_taken());
     for (at, (id, ..)) in lines.iter().enumerate() {
         let is_quiet = turns.driver.nothing_waits(*id);
         assert_eq!(is_quiet, !asks(&at), "{at} of {count} on {}", D::NAME);

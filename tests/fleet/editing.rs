@@ -1,6 +1,9 @@
 //! Engines added, drained and removed on the admin listener.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use crate::engine::{Engine, Mood};
 use crate::front::Front;
@@ -161,7 +164,13 @@ fn a_key_that_is_not_read_holds_nobody_up() {
             front.asks("POST", "/endpoints", &engine)
         });
         // It opens once it is read.
-        let mut far = std::fs::OpenOptions::new().write(true).open(&far).unwrap();
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut opened = None;
+        until("a reader", || {
+            opened = std::fs::OpenOptions::new().write(true).custom_flags(flags).open(&far).ok();
+            opened.is_some()
+        });
+        let mut far = opened.unwrap();
         assert_eq!(front.asks("POST", &format!("/endpoints/{}/drain", first.address), "").0, 200);
         assert_eq!(names(&front).len(), 2);
         std::io::Write::write_all(&mut far, b"secret").unwrap();

@@ -26,6 +26,7 @@ mod reserved;
 mod shadows;
 mod starting;
 mod stopped;
+mod stops;
 mod supervised;
 mod telling;
 mod unread;
@@ -63,15 +64,18 @@ fn failures(front: &Front, count: usize) -> usize {
 /// `/health` says 200 all the while: what counts is how requests end.
 #[test]
 fn an_engine_that_fails_requests_is_ejected_tried_and_taken_back() {
+    // More is to come within an ejection here than elsewhere.
+    let config =
+        QUICK.replace("eject_ms = 3000", "eject_ms = 6000").replace("eject_ms_max = 4000", "eject_ms_max = 8000");
     on_both(|driver| {
-        let ([failing, good], front) = fleet(driver, QUICK);
+        let ([failing, good], front) = fleet(driver, &config);
         failing.becomes(Mood::Fails);
         assert_eq!(failures(&front, 40), 3, "{driver}");
         front.until_health(0, "ejected");
         let (before, ejected) = (failing.requests(), Instant::now());
         assert_eq!((failures(&front, 20), failing.requests()), (0, before), "{driver}: it is left alone");
         front.until_health(0, "trial");
-        assert!(ejected.elapsed() < Duration::from_secs(8));
+        assert!(ejected.elapsed() < Duration::from_secs(16));
         // One request finds that it still fails, and it is out for longer.
         let mut failed = 0;
         until("its trial", || {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{EVENTS, Engine, Mood};
 use crate::front::{Client, Front};
+use crate::stops::Stops;
 use crate::wire::{Head, Length, Wire};
 use crate::{DRIVERS, reserved, until};
 
@@ -20,15 +21,6 @@ fn config(shards: usize) -> String {
     format!(
         "[serve]\nshards = {shards}\npin = false\n[routing]\npolicy = \"round-robin\"\n[health]\nprobe_interval_ms = 50\n"
     )
-}
-
-/// Has the clients end with the upgrades, whether these went well or not: a scope waits for its threads.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Five in a row, with more and with fewer shards, under a load of short requests and of streams: no request fails, no
@@ -230,16 +222,16 @@ fn amid_a_stream() -> (Engine, Front, Client, Head) {
 }
 
 /// The same behind an upgrade, and what was prepared before that. The admin listener closes what is idle for five
-/// seconds: where the machine takes as long to upgrade, all of it is done again.
+/// seconds: where the machine takes so long to upgrade that little of them is left, all of it is done again.
 fn upgraded_amid_a_stream<T>(prepare: impl Fn(&Front) -> T) -> (Engine, Front, Client, Head, T) {
     let upgraded = || {
         let (engine, front, stream, head) = amid_a_stream();
         let begun = Instant::now();
         let prepared = prepare(&front);
         front.upgrade();
-        (begun.elapsed() < Duration::from_secs(4)).then_some((engine, front, stream, head, prepared))
+        (begun.elapsed() < Duration::from_secs(2)).then_some((engine, front, stream, head, prepared))
     };
-    (0..3).find_map(|_| upgraded()).expect("an upgrade within four seconds")
+    (0..5).find_map(|_| upgraded()).expect("an upgrade within two seconds")
 }
 
 /// It was not cut.

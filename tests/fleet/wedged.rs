@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::front::Front;
+use crate::stops::Stops;
 use crate::supervised::{Manager, config};
 use crate::{on_both, untested, until};
 
@@ -70,6 +71,7 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
         manager.hears("WATCHDOG=1");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stops = Stops(&stop);
             // Busy, so that it is stopped in the middle of something.
             for _ in 0..16 {
                 scope.spawn(|| {
@@ -79,7 +81,6 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
                 });
             }
             let Some(shard) = Traced::of(front.process(), "shard-1") else {
-                stop.store(true, Ordering::Relaxed);
                 return untested::say("a shard that stands still, as no thread may be traced here");
             };
             let times = |words: &str| front.log().matches(words).count();
@@ -110,7 +111,6 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
             until("word that it lives", || lives() == 200);
             manager.hears("WATCHDOG=1");
             front.until_said("the shard goes on");
-            stop.store(true, Ordering::Relaxed);
             assert!(front.metric("warmfront_shard_stalls_total{shard=\"1\"}") >= 1.0);
         });
     });

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::{Client, field};
+use crate::front::PATIENCE;
 
 /// How long it takes to begin to read what it is late with.
 pub const LATE: Duration = Duration::from_secs(4);
@@ -53,8 +54,9 @@ impl Engine {
 
     /// Waits until the streams stand still; how many bytes the kernel took for them.
     pub fn standstill(&self) -> usize {
-        let mut before = usize::MAX;
+        let (mut before, deadline) = (usize::MAX, Instant::now() + PATIENCE);
         loop {
+            assert!(Instant::now() < deadline, "{before} bytes, and no standstill");
             let now = self.log.streamed.load(Ordering::Relaxed);
             if now > 0 && now == before {
                 return now;

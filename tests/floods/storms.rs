@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::client::get;
+use crate::client::{get, post};
 use crate::engine::Engine;
 use crate::front::{Front, alone, figure, shared};
 use crate::on_both_drivers;
@@ -44,8 +44,10 @@ fn thousands_of_requests_in_one_piece_are_answered_in_order(driver: &str) {
     front.until("no request is in flight", |front| front.in_flight() == 0);
 }
 
-/// A wake for each byte, which a busy machine may come to; a pass over the whole head for each would take seconds.
+/// A wake for each byte, which a busy machine may come to; a pass over the whole head for each would take seconds. Where
+/// that is too little for the machine, such bytes cost hardly more than those of a body, which are seen once each.
 const SINGLE_BYTES_CPU_MAX: Duration = Duration::from_millis(500);
+const TIMES_A_BODY: u32 = 3;
 
 fn a_head_in_single_bytes_costs_little(driver: &str) {
     let _room = alone();
@@ -54,26 +56,33 @@ fn a_head_in_single_bytes_costs_little(driver: &str) {
     let field = format!("X: {}\r\n", "y".repeat(340));
     let head = format!("GET /v1/quick HTTP/1.1\r\nHost: x\r\n{}\r\n", field.repeat(93));
     assert!(head.len() > 32_000 && head.len() <= 32_768, "{}", head.len());
-    // Of three goes the best: what else the machine does makes each wake dearer.
-    let mut spent = Duration::MAX;
-    for _ in 0..3 {
+    let spent_on = |start: &str, single: &str| {
         let mut client = front.connect();
+        client.send(start);
         let cpu = front.cpu();
-        for byte in head.as_bytes().chunks(1) {
+        for byte in single.as_bytes().chunks(1) {
             client.send(byte);
         }
         assert_eq!(client.reply().status, 200);
-        spent = spent.min(front.cpu() - cpu);
-        if spent < SINGLE_BYTES_CPU_MAX {
+        front.cpu() - cpu
+    };
+    // Of three goes the best: what else the machine does makes each wake dearer.
+    let (mut spent, mut most) = (Duration::MAX, SINGLE_BYTES_CPU_MAX);
+    for _ in 0..3 {
+        spent = spent.min(spent_on("", &head));
+        if spent < most {
             break;
         }
+        let request = post("/v1/quick", &"y".repeat(head.len()));
+        let (start, body) = request.split_at(request.len() - head.len());
+        most = most.max(TIMES_A_BODY * spent_on(start, body));
     }
     figure(
         "CPU of a head of 32 KiB in single bytes (unoptimised build)",
         driver,
         format_args!("{} ms", spent.as_millis()),
     );
-    assert!(spent < SINGLE_BYTES_CPU_MAX, "{spent:?} of CPU");
+    assert!(spent < most, "{spent:?} of CPU, not {most:?}");
 }
 
 fn a_storm_of_resets_leaves_nothing_behind(driver: &str) {

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use warmfront::index::{Capacity, Index, Matches, Missed, Origin};
 
+use crate::stops::Stops;
 use crate::{chain, id};
 
+/// Nothing is waited for longer.
+const PATIENCE: Duration = Duration::from_secs(20);
 const SLOTS: u16 = 6;
 
 /// Prompts of different slots share no block, but rows: what one leaves another takes.
@@ -31,6 +34,7 @@ fn nobody_is_ever_found_where_it_never_was() {
     (0..SLOTS).for_each(|slot| assert_eq!(index.assign(id(slot, 1), None), Ok(256)));
     let (over, done, found_some) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|threads| {
+        let _stops = Stops(&over);
         for seed in 0..2 {
             let (index, over, done) = (&index, &over, &done);
             threads.spawn(move || {
@@ -66,10 +70,13 @@ fn nobody_is_ever_found_where_it_never_was() {
         // A second, and more of them where the machine has little time for these threads.
         let (begun, mut generation) = (Instant::now(), 1);
         let is_little = || done.load(Ordering::Relaxed).min(found_some.load(Ordering::Relaxed)) <= 100;
-        while begun.elapsed() < Duration::from_secs(1) || (is_little() && begun.elapsed() < Duration::from_secs(20)) {
+        while begun.elapsed() < Duration::from_secs(1) || (is_little() && begun.elapsed() < PATIENCE) {
             // Slot 0 changes between a tenant that others write for and one that nobody does.
             generation = 3 - generation;
-            while index.assign(id(0, generation), None).is_err() {}
+            let deadline = Instant::now() + PATIENCE;
+            while index.assign(id(0, generation), None).is_err() {
+                assert!(Instant::now() < deadline, "it is not given away");
+            }
             let mut found = Matches::default();
             if generation == 2 {
                 index.longest(&prompt(0, 1), &[id(0, 2)], &mut found);
@@ -77,7 +84,6 @@ fn nobody_is_ever_found_where_it_never_was() {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert!(done.into_inner() > 100 && found_some.into_inner() > 100, "little was done");
     index.audit().unwrap();

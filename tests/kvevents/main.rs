@@ -9,5 +9,7 @@ mod hostile;
 mod msgpack;
 mod mutants;
 mod recordings;
+#[path = "../fleet/reserved.rs"]
+mod reserved;
 mod sequences;
 mod subscribing;

@@ -86,10 +86,11 @@ async fn who_was_heard_is_connected_to_at_once() {
     }
 }
 
-/// On an address that nobody else listens on.
+/// On an address that nobody else is given while the process runs.
 fn free_port() -> Endpoint {
-    let port = std::net::TcpListener::bind("127.0.3.2:0").unwrap().local_addr().unwrap().port();
-    format!("@tcp://127.0.3.2:{port}").parse().unwrap()
+    let (address, kept) = crate::reserved::address_on([127, 0, 3, 2].into());
+    std::mem::forget(kept);
+    format!("@tcp://{address}").parse().unwrap()
 }
 
 #[tokio::test]

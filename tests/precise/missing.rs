@@ -181,7 +181,7 @@ fn events_that_never_come_are_said_once() {
 fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
     on_both(|driver| {
         let mut engines = [Engine::start(false), Engine::start(false)];
-        let door = TcpListener::bind("127.0.3.3:0").unwrap().local_addr().unwrap();
+        let (door, _kept) = reserved::address_on([127, 0, 3, 3].into());
         engines.iter().for_each(|engine| engine.connects_to(&[door]));
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
         let names = engines.each_ref().map(Engine::name);
@@ -207,7 +207,7 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
 fn a_port_is_kept_for_no_engine_that_is_gone() {
     on_both(|driver| {
         let engines = [Engine::start_on("127.0.3.7", false), Engine::start(false)];
-        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        let (door, _kept) = reserved::address_on([127, 0, 3, 4].into());
         engines.iter().for_each(|engine| engine.connects_to(&[door]));
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
         let is_open = || TcpStream::connect(door).is_ok();
@@ -243,8 +243,8 @@ fn a_port_is_kept_for_no_engine_that_is_gone() {
 fn all_ranks_that_come_from_elsewhere_are_heard_where_an_operator_says_so() {
     on_both(|driver| {
         let engines = [Engine::start_on("127.0.3.5", false), Engine::start(false)];
-        let doors = [(); 2].map(|()| TcpListener::bind("127.0.3.6:0").unwrap());
-        let doors = doors.map(|door| door.local_addr().unwrap());
+        let kept = [(); 2].map(|()| reserved::address_on([127, 0, 3, 6].into()));
+        let doors = kept.each_ref().map(|(door, _)| *door);
         engines[0].connects_to(&doors);
         let config = |events: &str| {
             let upstream = |place: usize, events: &str| {
@@ -279,7 +279,7 @@ fn all_ranks_that_come_from_elsewhere_are_heard_where_an_operator_says_so() {
 fn nobody_is_waited_for_who_publishes_no_more() {
     on_both(|driver| {
         let engines = [Engine::start(false), Engine::start(false)];
-        let door = TcpListener::bind("127.0.3.4:0").unwrap().local_addr().unwrap();
+        let (door, _kept) = reserved::address_on([127, 0, 3, 4].into());
         engines[0].connects_to(&[door]);
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(""));
         until(&format!("{driver}: a door"), || TcpStream::connect(door).is_ok());

@@ -53,7 +53,8 @@ fn an_unread_upload_holds_back_its_client() {
     while let Ok(len) = writer.write(&[b'x'; 65_536]) {
         sent += len;
     }
-    assert!(sent < 30 << 20, "{sent} bytes were taken for an engine that reads none");
+    // The kernel may take 32 MiB for one socket, and some more for the others on its way.
+    assert!(sent < 48 << 20, "{sent} bytes were taken for an engine that reads none");
     assert_eq!(front.ask(get("/v1/quick")).status, 200);
     assert_eq!(front.ask(post("/v1/quick", "x")).status, 200);
     drop((client, writer, open));

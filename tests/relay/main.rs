@@ -4,6 +4,7 @@
 mod alone;
 mod backpressure;
 mod client;
+mod come;
 mod endings;
 mod engine;
 mod front;

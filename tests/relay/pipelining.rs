@@ -1,13 +1,13 @@
 //! Requests that come before the replies to those before them: answered in order, read ahead within a bound.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warmfront::counters::stats::Count;
 
 use crate::client::{get, post};
 use crate::engine::{Engine, HELLO, gate, ok};
-use crate::front::Front;
+use crate::front::{Front, PATIENCE};
 
 /// Answers with the path, the slower the shorter: later requests would overtake earlier ones.
 fn echoing() -> Engine {
@@ -95,7 +95,7 @@ fn reading_ahead_is_bounded() {
         }
     });
     let front = Front::with(&[engine.address], |options| options.rules.limits.hold_bytes = 64 << 10);
-    let room = crate::uploads::room_towards(engine.address);
+    let room = crate::uploads::room_towards_narrow();
     let mut uploaded = 0;
     let mut clients = Vec::new();
     for step in 0..CLIENTS {
@@ -139,8 +139,9 @@ fn a_client_that_reads_nothing_is_not_served_on() {
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();
     client.send(get("/v1/a").repeat(350));
-    let mut before = 0;
+    let (mut before, deadline) = (0, Instant::now() + PATIENCE);
     loop {
+        assert!(Instant::now() < deadline, "{before} replies, and no end");
         std::thread::sleep(Duration::from_millis(100));
         let now = engine.executions();
         if now > 0 && std::mem::replace(&mut before, now) == now {

@@ -601,7 +601,8 @@ fn without_a_limit_nobody_waits() {
 #[test]
 fn engines_that_end_together_are_all_served_at_once() {
     const ENGINES: usize = 12;
-    // As many times do all of them end together, and one of these is undisturbed by what else the machine does.
+    // As many times at most do all of them end together, and one of these is undisturbed by what else the machine does,
+    // which is given more time from go to go.
     const GOES: usize = 8;
     const EACH: usize = GOES + 2;
     let (answers, engines): (Vec<_>, Vec<_>) = (0..ENGINES).map(|_| engine_that_is_told()).unzip();
@@ -625,15 +626,16 @@ fn engines_that_end_together_are_all_served_at_once() {
         front.until("it is there", |_| executed() + waiting() == clients.len());
     }
     assert_eq!((executed(), waiting()), (ENGINES, (EACH - 1) * ENGINES));
-    let goes = (2..2 + GOES).map(|go| {
-        std::thread::sleep(Duration::from_millis(30));
+    let mut took = Vec::new();
+    let is_quick = |go: usize| {
+        std::thread::sleep(Duration::from_millis(30 << go));
         let begun = Instant::now();
         answers.iter().for_each(|answer| answer.send(()).unwrap());
-        front.until("each engine has its next one", |_| executed() == go * ENGINES);
-        begun.elapsed()
-    });
-    let quickest = goes.min().unwrap();
-    assert!(quickest < Duration::from_millis(120), "{quickest:?}");
+        front.until("each engine has its next one", |_| executed() == (go + 2) * ENGINES);
+        took.push(begun.elapsed());
+        took[go] < Duration::from_millis(120)
+    };
+    assert!((0..GOES).any(is_quick), "{took:?}");
     for answer in &answers {
         (0..EACH * ENGINES).for_each(|_| answer.send(()).unwrap());
     }

@@ -1,7 +1,7 @@
 //! Request bodies of all sizes, however they are cut: byte for byte at the engine.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, mpsc};
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
 use crate::client::{chunked, post};
-use crate::engine::{Engine, HELLO, gate};
+use crate::engine::{Engine, HELLO, gate, narrow};
 use crate::front::{Front, Options};
 use crate::random::Random;
 use crate::tries::in_one_of;
@@ -214,7 +214,7 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
         // Ten clients share the machine: none is stopped for so long while it sends.
         options.rules.limits.body_stall_timeout_ms = 5_000;
     });
-    let room = room_towards(engine.address);
+    let room = room_towards_narrow();
     let sizes = (0..10).map(|step| room - (128 << 10) + (step << 15));
     let clients: Vec<_> = sizes
         .map(|size| {
@@ -231,9 +231,11 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
     front.settles();
 }
 
-/// How many bytes the kernel takes for a peer that does not read them.
-pub fn room_towards(address: SocketAddr) -> usize {
-    let mut stream = TcpStream::connect(address).unwrap();
+/// How many bytes the kernel takes for a narrow engine that does not read them.
+pub fn room_towards_narrow() -> usize {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    narrow(&listener);
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let mut room = 0;
     while let Ok(len) = stream.write(&[0; 16_384]) {
