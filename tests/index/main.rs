@@ -163,7 +163,7 @@ fn what_is_taken_back_is_no_turnover() {
     for prompt in (1..=20).map(|i| chain(100 * i..100 * i + 12)) {
         insert(&index, &prompt, ids[0]);
         assert_eq!(index.take_back(prompt[4], ids[0]), Ok(8));
-        assert_eq!(index.take_back_line(prompt[0], prompt.last().copied(), ids[0]), Ok(4));
+        assert_eq!(index.take_back_line(prompt[0], Some(prompt[3]), ids[0]), Ok(4));
     }
     let figures = index.figures(0);
     assert_eq!((figures.gone(), figures.removed, figures.taken_back, figures.blocks), (0, 0, 20 * 12, 20));
