@@ -25,7 +25,7 @@ pub struct Limits {
     /// each that is waited for, also before any of it came), what has come of heads and what is read ahead; beyond it
     /// 503 with `Retry-After`, where 16 KiB of half a head have come too, and 502 where as much of a reply's. 0: the
     /// shards share a quarter of the memory that the machine, or this process's cgroup, has. What `connections_max`
-    /// bounds is not among it: 2 KiB for each, up to 192 where a client takes no reply.
+    /// bounds is not among it: 2 KiB for each, and a receive buffer, 64 KiB, where a client takes no reply.
     pub budget_bytes: usize,
     /// Memory of the prefix index, which all shards share; taken at the start if a pool's policy is `warm`. 73 bytes
     /// for each 64 tokens of the engines' caches, 90 beyond 32 engines, 124 beyond 64, 192 beyond 128, 328 beyond 256
