@@ -65,11 +65,18 @@ fn sleeper() -> (SocketAddr, Arc<AtomicBool>) {
         true => METRICS.to_owned(),
         false => METRICS.replace("sleep_state=\"awake\"} 1.0", "sleep_state=\"awake\"} 0.0"),
     };
-    let router = Router::new()
-        .route("/health", get(async || StatusCode::OK))
-        .route("/metrics", get(async move || metrics()))
-        .route("/v1/models", get(async || MODELS));
-    (served(router), awake)
+    (telling(metrics), awake)
+}
+
+/// A healthy engine of one model that tells this whenever it is asked.
+fn telling(metrics: impl Fn() -> String + Send + Sync + 'static) -> SocketAddr {
+    let metrics = Arc::new(metrics);
+    served(
+        Router::new()
+            .route("/health", get(async || ""))
+            .route("/metrics", get(async move || metrics()))
+            .route("/v1/models", get(async || MODELS)),
+    )
 }
 
 fn served(router: Router) -> SocketAddr {
@@ -306,12 +313,7 @@ fn what_is_sent_while_an_engine_counts_is_no_foreign_load() {
         open.extend(known.get().and_then(|counters| counters.try_admit(id, None)));
         format!("vllm:num_requests_running {}\nvllm:num_requests_waiting 0\n", open.len())
     };
-    let metrics = Arc::new(metrics);
-    let router = Router::new()
-        .route("/health", get(async || ""))
-        .route("/metrics", get(async move || metrics()))
-        .route("/v1/models", get(async || MODELS));
-    let front = front(vec![upstream(served(router))]);
+    let front = front(vec![upstream(telling(metrics))]);
     counters.set(front.setup.counters).ok().unwrap();
     let load = |snapshot: &Snapshot| {
         let endpoint = snapshot.endpoints[0].as_ref().unwrap();
@@ -668,7 +670,7 @@ fn an_engine_is_read_whose_metrics_have_grown_by_megabytes() {
 #[test]
 fn how_long_answers_are_is_learnt_from_what_engines_count() {
     let asked = AtomicU32::new(0);
-    let metrics = Arc::new(move || {
+    let metrics = move || {
         let asked = asked.fetch_add(1, Ordering::Relaxed);
         format!(
             "vllm:request_success_total{{finished_reason=\"stop\"}} {}\nvllm:request_success_total{{finished_reason=\"length\"}} {}\n\
@@ -677,12 +679,8 @@ fn how_long_answers_are_is_learnt_from_what_engines_count() {
             30 * asked,
             35_000 * asked
         )
-    });
-    let router = Router::new()
-        .route("/health", get(async || ""))
-        .route("/metrics", get(async move || metrics()))
-        .route("/v1/models", get(async || MODELS));
-    let front = front(vec![upstream(served(router))]);
+    };
+    let front = front(vec![upstream(telling(metrics))]);
     let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
     let pool = snapshot.models[b"tiny-llama".as_slice()];
     assert!(front.text("/metrics").contains("warmfront_answer_tokens{model=\"tiny-llama\"}"));
@@ -850,13 +848,9 @@ fn a_session_is_explained_as_a_shard_reads_it() {
 /// With each scrape, whose engine has computed more by then.
 #[test]
 fn what_shards_count_is_read_beside_what_an_engine_says() {
-    let asked = Arc::new(AtomicU32::new(0));
+    let asked = AtomicU32::new(0);
     let metrics = move || format!("vllm:prompt_tokens_total {}\n", asked.fetch_add(1, Ordering::Relaxed));
-    let router = Router::new()
-        .route("/health", get(async || ""))
-        .route("/metrics", get(async move || metrics()))
-        .route("/v1/models", get(async || MODELS));
-    let front = front(vec![upstream(served(router))]);
+    let front = front(vec![upstream(telling(metrics))]);
     let snapshot = front.until("its models", |snapshot| snapshot.models_complete);
     let (id, counters) = (snapshot.endpoints[0].as_ref().unwrap().id, front.setup.counters);
     let mut admission = counters.try_admit(id, None).unwrap();
