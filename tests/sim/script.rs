@@ -137,12 +137,13 @@ impl Script {
         self.stream
     }
 
-    /// Whether a stream has told of anything once so much of it was heard; what is no stream has by its head.
+    /// Whether a stream has told of anything once so much of it was heard, in a whole line; what is no stream has by
+    /// its head.
     pub fn spoke(&self, heard: u64) -> bool {
         let heard = self.wire.len().min(heard as usize);
         let runs = self.data.iter().flat_map(|run| &self.wire[run.start.min(heard)..run.end.min(heard)]);
         let body: Vec<u8> = runs.copied().collect();
-        !self.stream || body.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:"))
+        !self.stream || body.split_inclusive(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:") && line.ends_with(b"\n"))
     }
 
     /// Whether with these bytes of it the event of an engine's own error has become whole.
