@@ -143,7 +143,8 @@ impl Script {
         let heard = self.wire.len().min(heard as usize);
         let runs = self.data.iter().flat_map(|run| &self.wire[run.start.min(heard)..run.end.min(heard)]);
         let body: Vec<u8> = runs.copied().collect();
-        !self.stream || body.split_inclusive(|&byte| byte == b'\n').any(|line| line.starts_with(b"data:") && line.ends_with(b"\n"))
+        let mut lines = body.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+        !self.stream || lines.any(|line| line.starts_with(b"data:"))
     }
 
     /// Whether with these bytes of it the event of an engine's own error has become whole.
