@@ -118,8 +118,8 @@ pub struct Endpoint {
     pub dispatched_at: u64,
     /// [`Loads::resident`] at that moment: what came and what went since is missing in it.
     pub resident_at: u64,
-    /// What was told of its cache last, where `engine` is too old to be believed: for as long as it is the same process,
-    /// and for nothing but room.
+    /// What was told of its cache last, also where that is too old to be `engine`: for as long as it is the same
+    /// process, and for nothing but room.
     pub room: Option<Room>,
     /// How much of its cache was replaced of late, 0..=1: see [`Turnover`].
     pub turnover: f32,

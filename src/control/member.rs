@@ -337,10 +337,8 @@ impl Member {
 
     /// Most requests of ours that may be there.
     pub fn cap(&self) -> u32 {
-        match self.upstream.concurrency_max {
-            0 => Endpoint::NO_CAP,
-            most => most,
-        }
+        let most = self.upstream.concurrency_max;
+        if most == 0 { Endpoint::NO_CAP } else { most }
     }
 
     /// The health of the endpoint it has.

@@ -126,8 +126,8 @@ impl Fleet {
         })
     }
 
-    /// Drops readings too old to be believed, but for what they told of room, has the parts of the index as large as they should be, and frees slots
-    /// whose requests have ended: `counted` is asked for then.
+    /// Drops readings too old to be believed, but for what they told of room, has the parts of the index as large as
+    /// they should be, and frees slots whose requests have ended: `counted` is asked for then.
     pub fn tick(
         &mut self,
         now: Instant,
