@@ -4,6 +4,7 @@ mod belief;
 mod flights;
 mod loads;
 mod rates;
+mod room;
 mod trials;
 mod turnover;
 
@@ -14,6 +15,7 @@ pub use belief::{METHODS, Method, Rung};
 pub use flights::Caps;
 pub(crate) use loads::{ANSWER_TOKENS, Cells};
 pub use loads::{Loads, Means};
+pub use room::Room;
 pub use turnover::Turnover;
 
 /// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
@@ -116,6 +118,9 @@ pub struct Endpoint {
     pub dispatched_at: u64,
     /// [`Loads::resident`] at that moment: what came and what went since is missing in it.
     pub resident_at: u64,
+    /// What was told of its cache last, also where that is too old to be `engine`: for as long as it is the same
+    /// process, and for nothing but room.
+    pub room: Option<Room>,
     /// How much of its cache was replaced of late, 0..=1: see [`Turnover`].
     pub turnover: f32,
     /// How much of its cache holds nothing yet, as far as the index knows, 0..=1.
@@ -149,6 +154,7 @@ impl Endpoint {
             foreign: 0,
             dispatched_at: 0,
             resident_at: 0,
+            room: None,
             turnover: 0.0,
             vacant: 0.0,
             cap: Endpoint::NO_CAP,

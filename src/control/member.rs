@@ -15,7 +15,7 @@ use super::saved::{Heard, Process};
 use super::scrape::Reading;
 use super::truth::Truth;
 use crate::config::Upstream;
-use crate::fleet::{Endpoint, EndpointId, EngineKind, EngineLoad, Health, Turnover};
+use crate::fleet::{Endpoint, EndpointId, EngineKind, EngineLoad, Health, Room, Turnover};
 use crate::limits::TOKENS_MAX;
 
 /// One configured engine.
@@ -101,6 +101,8 @@ pub struct Tenancy {
     pub dispatched_at: u64,
     /// See [`Endpoint::resident_at`].
     pub resident_at: u64,
+    /// What it told of its cache last, and when: it outlasts the reading.
+    pub room: Option<(Room, Instant)>,
     /// See [`Endpoint::turnover`].
     pub turnover: Turnover,
     /// What was predicted of its cache, and what is known by now.
@@ -335,10 +337,8 @@ impl Member {
 
     /// Most requests of ours that may be there.
     pub fn cap(&self) -> u32 {
-        match self.upstream.concurrency_max {
-            0 => Endpoint::NO_CAP,
-            most => most,
-        }
+        let most = self.upstream.concurrency_max;
+        if most == 0 { Endpoint::NO_CAP } else { most }
     }
 
     /// The health of the endpoint it has.
@@ -391,6 +391,7 @@ impl Member {
             foreign: tenancy.foreign,
             dispatched_at: tenancy.dispatched_at,
             resident_at: tenancy.resident_at,
+            room: tenancy.room.map(|(room, _)| room),
             turnover: tenancy.turnover.part(),
             vacant: tenancy.turnover.vacant(),
             ..Endpoint::new(tenancy.id, Arc::clone(&self.name), tenancy.address)

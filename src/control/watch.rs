@@ -236,18 +236,14 @@ impl Watch {
                 let (began, mut page) = (Instant::now(), Page::default());
                 let answered = client.get_lines(&call, |line| page.line(line)).await;
                 let wait = self.plan.until_scrape(page.bytes(), began.elapsed());
-                let read = match answered {
+                if let Some(told) = told(answered) {
                     // The engine counted at some moment between the two: the larger one blames nobody else.
-                    Ok(200) => {
-                        let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
-                        Ok((page.reading(), Ours { in_flight, ..before }))
-                    }
-                    Ok(status) => Err(format!("/metrics answers {status}")),
-                    Err(error) => Err(error.to_string()),
-                };
-                let failed = read.as_ref().err().cloned();
-                self.keeper.scraped(self.place, id, read);
-                self.say_scraped(failed, &mut said);
+                    let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
+                    let failed = told.as_ref().err().cloned();
+                    let read = told.map(|()| (page.reading(), Ours { in_flight, ..before }));
+                    self.keeper.scraped(self.place, id, read);
+                    self.say_scraped(failed, &mut said);
+                }
                 sleep(jittered(wait)).await;
             } else {
                 sleep(GLANCE).await;
@@ -331,6 +327,16 @@ impl Watch {
     }
 }
 
+/// Whether an engine told its metrics; `None`: what we lack says nothing of it.
+fn told(answered: Result<u16, CallError>) -> Option<Result<(), String>> {
+    match answered {
+        Ok(200) => Some(Ok(())),
+        Ok(status) => Some(Err(format!("/metrics answers {status}"))),
+        Err(CallError::Want(_)) => None,
+        Err(error) => Some(Err(error.to_string())),
+    }
+}
+
 fn how(error: &CallError) -> How {
     match error {
         CallError::Connect(..) => How::Unconnected,
@@ -394,6 +400,16 @@ mod tests {
         assert_eq!(how(&CallError::Refused(at, "Connection refused".into())), How::Refused);
         assert_eq!(how(&CallError::Timeout(2_000)), How::Silent);
         assert_eq!(how(&CallError::Broken("not HTTP".into())), How::Otherwise);
+    }
+
+    /// A front without a descriptor knows no less of its engines than before.
+    #[test]
+    fn what_we_lack_says_nothing_of_an_engine() {
+        assert_eq!(told(Err(CallError::Want("Too many open files".into()))), None);
+        assert_eq!(told(Ok(200)), Some(Ok(())));
+        for failed in [Ok(500), Err(CallError::Timeout(1_000)), Err(CallError::Broken("not HTTP".into()))] {
+            assert!(told(failed).is_some_and(|told| told.is_err()));
+        }
     }
 
     #[test]

@@ -22,10 +22,12 @@ pub struct Lender {
     /// Of heads and short bodies, not in use.
     pub short: Vec<Vec<u8>>,
     /// Memory of the bodies held now and of the scanners that read them, of heads that have not come whole, of what is
-    /// read ahead of clients, and of what is kept of strangers' prompts.
+    /// read ahead of clients, and of what is kept of prompts: of strangers', and of those that wait in the queue.
     pub held_bytes: usize,
     /// Most of it.
     pub budget_bytes: usize,
+    /// What of it is of those that wait in the queue; see [`Lender::waits_too_much`].
+    pub waiting_bytes: usize,
     /// What is counted in flight.
     pub charges: Charges,
     /// How many requests may be sent a second time.
@@ -72,6 +74,7 @@ impl Default for Lender {
             short: Vec::new(),
             held_bytes: 0,
             budget_bytes: usize::MAX,
+            waiting_bytes: 0,
             charges: Charges::default(),
             retries: Retries::default(),
             random: Random::default(),
@@ -124,6 +127,11 @@ impl Lender {
         let now = self.turns[place];
         self.turns[place] = now.wrapping_add(1);
         now
+    }
+
+    /// Whether what waits in the queue holds more than half of what there is for bodies.
+    pub fn waits_too_much(&self) -> bool {
+        self.waiting_bytes > self.budget_bytes / 2
     }
 
     /// How many blocks the prompt is known to have, by the longer of its chains.

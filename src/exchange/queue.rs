@@ -10,7 +10,7 @@ use super::event::Context;
 use super::kept::Kept;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Phase, Waiting};
+use super::{Exchange, Lender, Phase, Waiting};
 use crate::config::{Cidr, Config, PriorityFirst};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Count, Timing};
@@ -144,6 +144,8 @@ fn clamped(priority: i64) -> i8 {
 pub(super) struct Queued {
     place: Place,
     prompt: Kept,
+    /// What is held of its body, all of which is there.
+    body_bytes: usize,
 }
 
 impl Exchange {
@@ -205,7 +207,10 @@ impl Exchange {
             place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
         cx.stats.count(Count::Queued);
-        self.queued = Some(Box::new(Queued { place, prompt: Kept::to_choose(looked_up, cx.lender) }));
+        let (prompt, body_bytes) = (Kept::to_choose(looked_up, cx.lender), self.upload.held.capacity());
+        cx.lender.held_bytes += prompt.bytes();
+        cx.lender.waiting_bytes += prompt.bytes() + body_bytes;
+        self.queued = Some(Box::new(Queued { place, prompt, body_bytes }));
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
@@ -240,8 +245,8 @@ impl Exchange {
     }
 
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
-    pub(super) fn leave_queue(&mut self, new: u32, choice: &Choice, cx: &Context<'_>) {
-        let Some(queued) = self.queued.take() else {
+    pub(super) fn leave_queue(&mut self, new: u32, choice: &Choice, cx: &mut Context<'_>) {
+        let Some(place) = self.give_up_place(cx.lender) else {
             let goes = Newcomer { new, ..self.newcomer(choice, cx) };
             match self.paid {
                 None => self.paid = cx.counters.queue().passed(&goes),
@@ -249,13 +254,13 @@ impl Exchange {
             }
             return;
         };
-        let waited = queued.place.waited(cx.now);
+        let waited = place.waited(cx.now);
         self.waited = Some(waited);
         if let Some(pool) = self.pool {
             cx.stats.observe(pool.0, Timing::Queue, waited);
         }
         cx.stats.count(Count::QueueReleased);
-        self.paid.get_or_insert(queued.place.released(new, cx.now));
+        self.paid.get_or_insert(place.released(new, cx.now));
     }
 
     /// Its engine refused it, or none got it: its tenant gets the turn back, so that a caller without a key cannot use
@@ -264,6 +269,19 @@ impl Exchange {
         if let Some(paid) = self.paid.take().filter(|paid| !paid.is_a_strangers()) {
             cx.counters.queue().repaid(paid);
         }
+    }
+
+    /// Whatever comes of it, it waits no more: its place, if it had one, and its prompt is kept no longer.
+    pub(super) fn give_up_place(&mut self, lender: &mut Lender) -> Option<Place> {
+        let Queued { place, prompt, body_bytes } = *self.queued.take()?;
+        lender.held_bytes -= prompt.bytes();
+        lender.waiting_bytes -= prompt.bytes() + body_bytes;
+        Some(place)
+    }
+
+    /// The memory that is kept of its prompt while it waits.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued.as_ref().map_or(0, |queued| queued.prompt.bytes())
     }
 
     /// How it stands in the queue, if it does.
@@ -282,7 +300,7 @@ impl Exchange {
     fn refuse_for_load(&mut self, refusal: crate::http::Refusal, endpoint: u16, cx: &mut Context<'_>) {
         self.waited = self.place().map(|place| place.waited(cx.now));
         // It does not stand in its own way.
-        self.queued = None;
+        drop(self.give_up_place(cx.lender));
         let retry_after = Some(cx.counters.queue().wait_seconds(endpoint, cx.now));
         self.refuse(Refused { retry_after, ..refusal.into() }, cx);
     }

@@ -65,7 +65,8 @@ pub(super) const QUEUE_FULL: Refusal = Refusal::new(
 pub(super) const PUSHED_OUT: Refusal = Refusal::new(
     429,
     Cause::Shed,
-    "No engine has room for this prompt, and more urgent requests took its place in the queue. Please try again later.",
+    "No engine has room for this prompt, and requests that come before it took its place in the queue. Please try again \
+     later.",
 );
 pub(super) const NO_ROOM_IN_TIME: Refusal = Refusal::new(
     429,

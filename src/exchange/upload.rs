@@ -174,9 +174,16 @@ impl Exchange {
         self.upload.held.len()
     }
 
-    /// The memory that takes and its scanner, what has come of the reply's head, and what is kept of a stranger's
-    /// prompt.
+    /// The memory that takes and its scanner, what has come of the reply's head, and what is kept of a prompt: of a
+    /// stranger's, or of one that waits.
     pub fn held_memory(&self) -> usize {
-        self.upload.held.capacity() + self.upload.scan_bytes() + self.reply.head.capacity() + self.kept_bytes()
+        let Upload { held, .. } = &self.upload;
+        let kept = self.kept_bytes() + self.queued_bytes();
+        held.capacity() + self.upload.scan_bytes() + self.reply.head.capacity() + kept
+    }
+
+    /// Its part of what those hold that wait in the queue.
+    pub fn waiting_memory(&self) -> usize {
+        if self.place().is_some() { self.upload.held.capacity() + self.queued_bytes() } else { 0 }
     }
 }

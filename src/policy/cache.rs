@@ -1,7 +1,7 @@
 //! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds
 //! of them.
 
-use crate::fleet::{ANSWER_TOKENS, Endpoint};
+use crate::fleet::{ANSWER_TOKENS, Endpoint, Room};
 
 /// Parts of a whole are counted in two to this: to make integers of fractions would take a choice longer than all else.
 pub(super) const PARTS_BITS: u32 = 20;
@@ -24,10 +24,8 @@ pub(super) struct Cache {
     /// Value of `dispatched` up to which a further prompt still fits: one that is mostly held here, and any other.
     until_warm: i64,
     until_cold: i64,
-    /// Tokens in use at the last scrape that no request of ours told of, less those that ours shared: with what ours
-    /// are resident now, times `own`, what is in use now.
+    /// See [`Room`].
     base: i64,
-    /// How much of our requests' tokens is their own, 0..=1: the rest they share with one another.
     own: f32,
     /// The square of what is not, in [`PARTS_BITS`]: next to nothing where each has a conversation of its own, nearly
     /// all where one prompt stands before all of theirs; nothing where it is not known.
@@ -83,7 +81,8 @@ impl Mean {
 
     /// As it would tell of itself now, so that nothing was sent there since.
     fn cache(&self, endpoint: &Endpoint) -> Cache {
-        let told = endpoint.engine.kv_capacity_tokens;
+        let room = endpoint.room;
+        let told = room.map(|room| room.capacity).or(endpoint.engine.kv_capacity_tokens);
         let capacity = told.unwrap_or(self.capacity);
         let tokens = (self.used * capacity as f64) as i64;
         Cache {
@@ -94,8 +93,8 @@ impl Mean {
             dispatched_at: NOW,
             until_warm: until(NOW, FILL_WARM, capacity, tokens),
             until_cold: until(NOW, FILL_COLD, capacity, tokens),
-            base: 0,
-            own: self.own,
+            base: room.map_or(0, |room| room.base),
+            own: room.map_or(self.own, |room| room.own),
             shared: shared(self.own),
             vacant: (self.vacant * capacity as f64) as u32,
         }
@@ -121,28 +120,33 @@ fn until(dispatched_at: i64, fill: u64, capacity: u64, tokens: i64) -> i64 {
 impl Cache {
     fn of(endpoint: &Endpoint) -> Cache {
         let used = endpoint.engine.kv_use.map_or(0.0, |used| used.clamp(0.0, 1.0));
-        let capacity = endpoint.engine.kv_use.and(endpoint.engine.kv_capacity_tokens).unwrap_or(0);
-        let tokens = f64::from(used) * capacity as f64;
-        let (running, waiting) = (endpoint.engine.running.unwrap_or(0), endpoint.engine.waiting.unwrap_or(0));
-        // Those that wait in the engine occupy nothing yet, and will.
-        let waits = f64::from(waiting) / f64::from(running.saturating_add(waiting)).max(1.0);
-        let resident = endpoint.resident_at as f64;
-        let computed = resident * (1.0 - waits);
-        let own = if computed > 0.0 { (tokens / computed).clamp(0.0, 1.0) } else { 1.0 };
-        let base = tokens - own * computed;
+        let turnover = parts(endpoint.turnover.clamp(0.0, 1.0));
+        let Some(Room { capacity, base, own }) = Room::of(&endpoint.engine, endpoint.resident_at) else {
+            return Cache { used: parts(used), turnover, ..Cache::untold(endpoint.room) };
+        };
+        let tokens = (f64::from(used) * capacity as f64) as i64;
         let dispatched_at = endpoint.dispatched_at as i64;
         Cache {
             used: parts(used),
-            turnover: parts(endpoint.turnover.clamp(0.0, 1.0)),
+            turnover,
             capacity,
             dispatched_at,
-            until_warm: until(dispatched_at, FILL_WARM, capacity, tokens as i64),
-            until_cold: until(dispatched_at, FILL_COLD, capacity, tokens as i64),
-            base: base as i64,
-            own: own as f32,
-            shared: if capacity > 0 { shared(own as f32) } else { 0 },
+            until_warm: until(dispatched_at, FILL_WARM, capacity, tokens),
+            until_cold: until(dispatched_at, FILL_COLD, capacity, tokens),
+            base,
+            own,
+            shared: shared(own),
             vacant: (f64::from(endpoint.vacant.clamp(0.0, 1.0)) * capacity as f64) as u32,
         }
+    }
+
+    /// Of which nothing is told now: it costs nothing. Who waits for room goes by what was told last, lest all go at
+    /// once where engines are too busy to tell.
+    fn untold(room: Option<Room>) -> Cache {
+        let vacant = room.map_or(0, |_| u32::MAX);
+        let Room { capacity, base, own } = room.unwrap_or(Room { capacity: 0, base: 0, own: 1.0 });
+        let (until_warm, until_cold) = (i64::MAX, i64::MAX);
+        Cache { capacity, dispatched_at: NOW, until_warm, until_cold, base, own, vacant, ..Cache::default() }
     }
 
     /// How many of so many new tokens would push out what lies there, where so many were sent there in all by now;

@@ -28,6 +28,10 @@ pub struct Audit {
     pub held_bytes: usize,
     /// What the account of it shows.
     pub held_account: usize,
+    /// Memory of those that wait in the queue.
+    pub waiting_bytes: usize,
+    /// What the account of it shows.
+    pub waiting_account: usize,
     /// Requests that wait in the queue.
     pub waiting: u32,
     /// Those of them that the shard does not look at.
@@ -63,6 +67,9 @@ impl<D: Driver> Shard<D> {
             if audit.held_bytes != audit.held_account {
                 self.accounts_differ("held bytes", audit.held_account, audit.held_bytes);
             }
+            if audit.waiting_bytes != audit.waiting_account {
+                self.accounts_differ("waiting bytes", audit.waiting_account, audit.waiting_bytes);
+            }
         }
     }
 
@@ -82,6 +89,7 @@ impl<D: Driver> Shard<D> {
             clients: self.clients.len(),
             upstreams: self.upstreams.len(),
             held_account: self.desk.lender.held_bytes,
+            waiting_account: self.desk.lender.waiting_bytes,
             looks: self.timers.looks(),
             ..Audit::default()
         };
@@ -93,6 +101,7 @@ impl<D: Driver> Shard<D> {
             audit.deadline_last = audit.deadline_last.max(client.due());
             let Some(exchange) = &client.exchange else { continue };
             audit.held_bytes += exchange.held_memory();
+            audit.waiting_bytes += exchange.waiting_memory();
             audit.held_bytes_most = audit.held_bytes_most.max(exchange.held_bytes());
             if let Some(place) = exchange.place() {
                 audit.waiting += u32::from(place.stands());

@@ -17,6 +17,7 @@ mod owner;
 pub mod panics;
 pub mod placement;
 mod queue;
+mod shed;
 pub mod start;
 mod timers;
 pub mod topology;

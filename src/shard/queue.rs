@@ -112,6 +112,9 @@ impl<D: Driver> Shard<D> {
         if self.waiting.keys.is_empty() && self.waiting.freed.is_empty() {
             return;
         }
+        if self.desk.lender.waits_too_much() {
+            self.shed_waiting();
+        }
         self.waiting.again |= self.neighbours.as_ref().is_some_and(|neighbours| neighbours.hears());
         if !self.waiting.is_due(self.desk.now) {
             return;
@@ -153,7 +156,7 @@ impl<D: Driver> Shard<D> {
     }
 
     /// All that wait here, into `lines`; forgets those that do no more.
-    fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
+    pub(super) fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
         let mut torn = Vec::new();
         let cx = self.desk.context();
@@ -274,7 +277,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    fn place(&self, key: Key) -> Option<&Place> {
+    pub(super) fn place(&self, key: Key) -> Option<&Place> {
         self.clients.get(key)?.exchange.as_deref()?.place()
     }
 }

@@ -2,8 +2,9 @@
 //! made of.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::reloading::config;
 use crate::{QUICK, fleet, on_both, until};
@@ -46,6 +47,42 @@ fn an_engine_whose_metrics_become_unreadable_is_told() {
     engine.tells(LOADED);
     front.until_said("/metrics is read again");
     until("its load again", || foreign().as_deref() == Some("10.0"));
+}
+
+/// An engine with room for one prompt, all of which is taken.
+const FULL: &str = "HTTP/1.1 200 OK\r\ncontent-length: 121\r\n\r\nprocess_start_time_seconds 1700000000\n\
+                    vllm:kv_cache_usage_perc 0.9\nvllm:cache_config_info{kv_cache_size_tokens=\"1000\"} 1\n";
+
+/// It has too much to do to tell of it, just when others have to wait: these go one by one as there is room, and not all
+/// at once.
+#[test]
+fn who_waits_goes_on_waiting_where_metrics_become_unreadable() {
+    let engine = Engine::start();
+    engine.tells(FULL);
+    engine.becomes(Mood::TicksOn);
+    let control = "[control]\nscrape_interval_ms = 20\nscrape_timeout_ms = 10000\nstale_after_ms = 200\n";
+    let warm = QUICK.replace("round-robin\"", "warm\"\nqueue = \"on\"");
+    let front = Front::start("auto", &[engine.address], &format!("{warm}{control}"));
+    front.until_health(0, "up");
+    until("its figures", || front.endpoint(0)["engine"]["kv_use"].is_number());
+    let asks = || {
+        let mut client = front.connect();
+        std::thread::spawn(move || client.prompts("m", 3_200))
+    };
+    let waiting = || front.metric("warmfront_queue_waiting");
+    let mut clients = vec![asks()];
+    until("it is computed", || engine.requests() == 1);
+    clients.push(asks());
+    until("one waits", || waiting() == 1.0);
+    engine.tells(SORRY);
+    until("figures too old", || front.endpoint(0)["engine"].is_null());
+    clients.push(asks());
+    until("both wait", || waiting() == 2.0);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((waiting(), engine.requests()), (2.0, 1));
+    engine.becomes(Mood::Good);
+    assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
+    assert_eq!((waiting(), engine.requests()), (0.0, 3));
 }
 
 /// Some have none by nature.

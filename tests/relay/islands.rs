@@ -3,7 +3,7 @@
 use std::sync::{Mutex, mpsc};
 
 use warmfront::config::Config;
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Gauge};
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::policy::{Policy, Queueing};
 
@@ -12,7 +12,14 @@ use crate::engine::{Engine, HELLO};
 use crate::front::{Front, PATIENCE};
 
 fn asks(front: &Front, model: &str, fields: &str) -> Client {
-    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"{}"}}]}}"#, "word ".repeat(640));
+    asks_with(front, model, fields, 0)
+}
+
+/// The same in a body that is so much longer.
+fn asks_with(front: &Front, model: &str, fields: &str, longer: usize) -> Client {
+    let (words, more) = ("word ".repeat(640), "x".repeat(longer));
+    let body =
+        format!(r#"{{"model":"{model}","metadata":"{more}","messages":[{{"role":"user","content":"{words}"}}]}}"#);
     let length = body.len();
     let mut client = front.connect();
     client.send(format!(
@@ -21,40 +28,91 @@ fn asks(front: &Front, model: &str, fields: &str) -> Client {
     client
 }
 
+/// Two engines of models of their own. The one answers when it is told to, and has room for a prompt.
+struct Stage {
+    slow: Engine,
+    _quick: Engine,
+    front: Front,
+    answer: mpsc::Sender<()>,
+}
+
+impl Stage {
+    fn new(change: impl FnOnce(&mut Config)) -> Stage {
+        let (answer, answers) = mpsc::channel::<()>();
+        let answers = Mutex::new(answers);
+        let slow = Engine::run(move |mut connection| {
+            while connection.request().is_some() {
+                let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
+                connection.send(HELLO);
+            }
+        });
+        let quick = Engine::answering(HELLO);
+        let mut config = Config::default();
+        change(&mut config);
+        let front = Front::with(&[slow.address, quick.address], |options| {
+            options.settings.policy = Policy::Warm;
+            options.settings.queue = Queueing::On;
+            options.capacity_tokens = Some(1_000);
+            options.pools = vec![("slow", vec![0]), ("quick", vec![1])];
+            options.rules = Rules { limits: options.rules.limits.clone(), ..Rules::from(&config) };
+            options.rules.limits.budget_bytes = config.limits.budget_bytes;
+            options.rules.queue = QueueRules::from(&config);
+        });
+        Stage { slow, _quick: quick, front, answer }
+    }
+}
+
 /// The queue is full of who waits for the one, whose engine has room for a prompt, and they are more urgent.
 #[test]
 fn a_model_with_room_is_answered_while_another_has_none() {
-    let (answer, answers) = mpsc::channel::<()>();
-    let answers = Mutex::new(answers);
-    let slow = Engine::run(move |mut connection| {
-        while connection.request().is_some() {
-            let _ = answers.lock().unwrap().recv_timeout(PATIENCE);
-            connection.send(HELLO);
-        }
-    });
-    let quick = Engine::answering(HELLO);
-    let mut config = Config::default();
-    config.queue.waiting_max = 2;
-    let front = Front::with(&[slow.address, quick.address], |options| {
-        options.settings.policy = Policy::Warm;
-        options.settings.queue = Queueing::On;
-        options.capacity_tokens = Some(1_000);
-        options.pools = vec![("slow", vec![0]), ("quick", vec![1])];
-        options.rules = Rules { limits: options.rules.limits.clone(), ..Rules::from(&config) };
-        options.rules.queue = QueueRules::from(&config);
-    });
-    let mut clients = vec![asks(&front, "slow", "")];
+    let Stage { slow, front, answer, .. } = &Stage::new(|config| config.queue.waiting_max = 2);
+    let mut clients = vec![asks(front, "slow", "")];
     front.until("it is computed", |_| slow.executions() == 1);
-    clients.extend([(); 2].map(|()| asks(&front, "slow", "")));
+    clients.extend([(); 2].map(|()| asks(front, "slow", "")));
     front.until("two wait", |front| front.counters.queue().waiting() == 2);
     for _ in 0..20 {
-        let reply = asks(&front, "quick", "x-warmfront-priority: 5\r\n").reply();
+        let reply = asks(front, "quick", "x-warmfront-priority: 5\r\n").reply();
         assert_eq!((reply.status, front.count(Count::QueueFull)), (200, 0), "{}", reply.text());
     }
     assert_eq!((front.counters.queue().waiting(), front.count(Count::Queued)), (2, 2), "none of them waited");
     (0..3).for_each(|_| answer.send(()).unwrap());
     assert!(clients.iter_mut().all(|client| client.reply().status == 200));
     front.settles();
+}
+
+/// Many wait for the one, of whom all memory for bodies would be taken for as long as they do.
+#[test]
+fn a_model_with_room_is_answered_while_what_waits_for_another_is_long() {
+    const BUDGET: usize = 1 << 20;
+    const LONG: usize = 60_000;
+    let Stage { slow, front, answer, .. } = &Stage::new(|config| config.limits.budget_bytes = BUDGET);
+    let mut first = asks(front, "slow", "");
+    front.until("it is computed", |_| slow.executions() == 1);
+    let waiting = || front.counters.queue().waiting() as usize;
+    let mut clients: Vec<Client> = Vec::new();
+    for come in 1..=20 {
+        clients.push(asks_with(front, "slow", "", LONG));
+        front.until("it waits, or is told", |front| {
+            front.count(Count::Queued) == come
+                && waiting() + front.count(Count::QueuePushedOut) as usize == come as usize
+        });
+    }
+    let wait = waiting();
+    assert!((7..=BUDGET / 2 / LONG).contains(&wait), "{wait} wait");
+    for _ in 0..20 {
+        let reply = asks_with(front, "quick", "x-warmfront-priority: 5\r\n", LONG).reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    assert_eq!((waiting(), front.count(Count::RefusedOverBudget)), (wait, 0));
+    (0..=wait).for_each(|_| answer.send(()).unwrap());
+    assert_eq!(first.reply().status, 200);
+    for (come, client) in clients.iter_mut().enumerate() {
+        let reply = client.reply();
+        assert_eq!(reply.status, if come < wait { 200 } else { 429 }, "{come}: {}", reply.text());
+        assert!(reply.status == 200 || reply.head.get("retry-after").is_some());
+    }
+    front.settles();
+    front.until("nothing is held", |front| front.stats.gauge(Gauge::HeldBytes) == 0);
 }
 
 /// A pool's keys are of what its own policy says, whatever is read for another's sake.

@@ -44,6 +44,7 @@ impl Stage {
             options.settings.shadow_policy = config.routing.shadow_policy;
             options.capacity_tokens = Some(1_000);
             options.rules = Rules { limits: options.rules.limits.clone(), ..Rules::from(&config) };
+            options.rules.limits.budget_bytes = config.limits.budget_bytes;
             options.rules.queue = QueueRules::from(&config);
         });
         Stage { engine, front, answer }
@@ -356,6 +357,52 @@ fn a_full_queue_says_when_to_come_back() {
     let refused = stage.front.ask(asked.replacen("/v1/chat/completions", "/v1/messages", 1));
     let told: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
     assert_eq!((refused.status, told["error"]["type"].as_str()), (429, Some("rate_limit_error")));
+    stage.settles();
+}
+
+/// Beyond half of the memory for bodies those go that come last: of whom most is held, and the least urgent before them.
+#[test]
+fn who_holds_most_of_what_waits_is_told_to_come_again() {
+    let long = |stage: &Stage, fields: &str| {
+        let before = stage.front.count(Count::Queued);
+        let (words, more) = ("word ".repeat(640), "x".repeat(60_000));
+        let body = format!(r#"{{"metadata":"{more}","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+        let mut client = stage.front.connect();
+        let length = body.len();
+        client.send(format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
+        ));
+        stage.front.until("it has come", |front| front.count(Count::Queued) > before);
+        client
+    };
+    let mut config = Config::default();
+    config.queue.tenant_header = "x-tenant".into();
+    // Three of these are less than half of it.
+    config.limits.budget_bytes = 400_000;
+    let stage = Stage::new(|changed| *changed = config.clone());
+    let is_full = |gone: u64| {
+        stage.front.until("who is too much has gone", |_| (stage.waiting(), stage.pushed_out()) == (3, gone));
+    };
+    let _first = stage.asks("first", "");
+    let mut ours = [(); 3].map(|()| long(&stage, "x-tenant: a\r\n"));
+    is_full(0);
+    let _other = long(&stage, "x-tenant: b\r\n");
+    is_full(1);
+    assert_eq!(ours[2].reply().status, 429);
+    let third = long(&stage, "x-tenant: c\r\n");
+    is_full(2);
+    let told = ours[1].reply();
+    assert!(told.status == 429 && told.head.get("retry-after").is_some(), "{}", told.text());
+    assert_eq!(long(&stage, "x-tenant: d\r\nx-warmfront-priority: 5\r\n").reply().status, 429);
+    let urgent = long(&stage, "x-tenant: c\r\nx-warmfront-priority: -5\r\n");
+    is_full(4);
+    // Who leaves makes room, and so does a reload take it.
+    urgent.reset();
+    stage.front.until("it has left", |_| stage.waiting() == 2);
+    config.limits.budget_bytes = 140_000;
+    stage.front.published.publish_rules(Rules::from(&config));
+    stage.front.until("one is left", |_| (stage.waiting(), stage.pushed_out()) == (1, 5));
+    drop((ours, third));
     stage.settles();
 }
 

@@ -49,6 +49,8 @@ impl Schedule {
     fn check_bounds(&self, audit: &Audit) {
         let (lease, limits) = (self.network.borrow().knobs.lease_max, &self.rules.limits);
         assert_eq!(audit.held_bytes, audit.held_account, "{audit:?}");
+        assert_eq!(audit.waiting_bytes, audit.waiting_account, "{audit:?}");
+        assert!(limits.budget_bytes == 0 || audit.waiting_account <= limits.budget_bytes / 2, "{audit:?}");
         assert_eq!(audit.unwatched, 0, "clients without a timer: {audit:?}");
         assert!(audit.ahead_bytes_most <= limits.head_bytes_max.max(limits.read_ahead_bytes) + lease, "{audit:?}");
         // What was read ahead is held at once.
@@ -81,7 +83,7 @@ impl Schedule {
     pub fn check_ended(&mut self, place: usize) {
         let Some(shard) = self.shards[place].take() else { return };
         let audit = shard.audit();
-        assert_eq!((audit.clients, audit.held_account), (0, 0), "{audit:?}");
+        assert_eq!((audit.clients, audit.held_account, audit.waiting_account), (0, 0, 0), "{audit:?}");
         drop(shard);
         let network = &mut *self.network.borrow_mut();
         if let Some(shadow) = &mut network.shadow {
@@ -109,7 +111,7 @@ impl Schedule {
         for shard in self.shards.iter().flatten() {
             let audit = shard.audit();
             let left = (audit.clients, audit.held_account, audit.upstreams, audit.charged.iter().sum::<u32>());
-            assert_eq!(left, (0, 0, 0, 0), "{audit:?}");
+            assert_eq!((left, audit.waiting_account), ((0, 0, 0, 0), 0), "{audit:?}");
         }
         for slot in 0..ENDPOINTS as u16 {
             assert_eq!(self.statics.counters.in_flight(slot), 0, "still in flight at {slot}");

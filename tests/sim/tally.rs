@@ -87,6 +87,7 @@ impl Tally {
             ("accepted_last", self.accepted_last as u64),
             ("queue_released", self.queue_released),
             ("queue_full", self.queue_full),
+            ("queue_pushed_out", self.queue_pushed_out),
             ("queue_timed_out", self.queue_timed_out),
             ("queue_left", self.queue_left),
             ("shadow_agreed", self.shadow_agreed),

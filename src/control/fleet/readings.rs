@@ -7,8 +7,12 @@ use crate::control::member::Member;
 use crate::control::scrape::Reading;
 use crate::control::truth::Ours;
 use crate::counters::Counted;
-use crate::fleet::{EndpointId, Turnover};
+use crate::fleet::{EndpointId, Room, Turnover};
 use crate::snapshot::Pool;
+
+/// What others had in an engine's cache is believed so long after it was told: their requests may have ended since, and
+/// room that never comes again would be waited for.
+pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 
 /// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
 /// before, which told when it began, and no new one.
@@ -85,6 +89,7 @@ impl Fleet {
         tenancy.truth.scraped(&ours, &reading, alone, now);
         (tenancy.asleep, tenancy.foreign) = (asleep, foreign);
         (tenancy.dispatched_at, tenancy.resident_at) = (ours.dispatched, ours.resident);
+        tenancy.room = Room::of(&reading.load, ours.resident).map(|room| (room, now));
         tenancy.kind = reading.engine.or(tenancy.kind);
         tenancy.match_unit = reading.match_unit.or(tenancy.match_unit);
         tenancy.process = reading.process().or(tenancy.process);
@@ -121,8 +126,8 @@ impl Fleet {
         })
     }
 
-    /// Drops readings too old to be believed, has the parts of the index as large as they should be, and frees slots
-    /// whose requests have ended: `counted` is asked for then.
+    /// Drops readings too old to be believed, but for what they told of room, has the parts of the index as large as
+    /// they should be, and frees slots whose requests have ended: `counted` is asked for then.
     pub fn tick(
         &mut self,
         now: Instant,
@@ -146,6 +151,14 @@ impl Fleet {
                 tenancy.turnover = Turnover::default();
                 tenancy.foreign = 0;
                 changed = true;
+            }
+            if let Some((room, at)) = &mut tenancy.room {
+                *at = (*at + stood_still).min(now);
+                let of_ours = room.of_ours_alone();
+                if now.saturating_duration_since(*at) > OTHERS_LAST && *room != of_ours {
+                    *room = of_ours;
+                    changed = true;
+                }
             }
         }
         self.caches.settle();

@@ -104,6 +104,7 @@ impl Fleet {
             several: 0,
             dispatched_at: 0,
             resident_at: 0,
+            room: None,
             turnover: Turnover::default(),
             truth: Truth::new(now),
             emptied: 0,

@@ -635,3 +635,4 @@ mod crowded;
 mod models;
 mod parts;
 mod restarts;
+mod room;

@@ -61,6 +61,7 @@ impl Fleet {
         tenancy.truth.restarted(now);
         tenancy.emptied += 1;
         (tenancy.process, tenancy.kind, tenancy.match_unit) = (None, None, None);
+        tenancy.room = None;
         tenancy.asleep = false;
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;

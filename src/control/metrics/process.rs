@@ -58,7 +58,7 @@ impl Collected {
             (
                 Gauge::HeldBytes,
                 "held_bytes",
-                "Memory of bodies held while a choice waits and of the scanners that read them, of heads that have not come whole, of what is read ahead of clients, and of what is kept of prompts until their engine has let them in",
+                "Memory of bodies held while a choice waits and of the scanners that read them, of heads that have not come whole, of what is read ahead of clients, and of what is kept of prompts while they wait in the queue or until their engine has let them in",
             ),
             (
                 Gauge::InFlight,

@@ -50,6 +50,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// Lower is more urgent.
+    pub fn urgency(&self) -> u8 {
+        self.urgency
+    }
+
     /// As urgent.
     pub fn is_as_urgent_as(&self, other: &Line) -> bool {
         self.urgency == other.urgency
@@ -132,6 +137,22 @@ impl Place {
     /// Whether it is on the account that all strangers have in common.
     pub fn is_a_strangers(&self) -> bool {
         self.rank().is_a_strangers()
+    }
+
+    /// Of its tenant; at least 1.
+    pub fn weight(&self) -> u32 {
+        self.tenant.weight
+    }
+
+    /// It waits no more, and has yet to notice ([`Place::stands`]), as where another one is let in for it.
+    pub fn push_out(&self) {
+        let out = |word: u64| {
+            let waits = Some(Rank::of(word)).filter(|rank| rank.status() == Status::Waits);
+            waits.map(|rank| rank.pushed_out().word())
+        };
+        if self.queue.words[self.place].fetch_update(Ordering::AcqRel, Ordering::Relaxed, out).is_ok() {
+            self.queue.leaves();
+        }
     }
 
     /// Slot of the endpoint that it waits for.

@@ -1,0 +1,99 @@
+//! What waits in the queue holds at most half of what a shard has for bodies ([`Lender::waits_too_much`]): else who
+//! waits for one model would have the others refused for as long as it does.
+//!
+//! Beyond that those go that come last, as in a queue that is full: of those that wait for the engines for which most
+//! is held, the least urgent; of these of the tenant for which most is held for its weight; of its own who came last.
+//!
+//! [`Lender::waits_too_much`]: crate::exchange::Lender::waits_too_much
+
+use std::ops::Range;
+
+use super::Shard;
+use crate::counters::queue::{Line, Place};
+use crate::driver::Driver;
+use crate::exchange::{Event, Exchange};
+use crate::slots::Key;
+
+/// Those that wait here, as they are lined up.
+struct Held {
+    /// By island.
+    islands: Vec<usize>,
+    shares: Vec<Share>,
+}
+
+/// What is held for those of one urgency, tenant and island.
+struct Share {
+    /// The first of them.
+    line: Line,
+    weight: usize,
+    /// Where those of them are that have yet to go.
+    left: Range<usize>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Takes out who is last, of those that are left: of which share, and where it stands.
+    fn last(&mut self) -> Option<(usize, usize)> {
+        let islands = &self.islands;
+        let left = self.shares.iter_mut().enumerate().filter(|(_, share)| !share.left.is_empty());
+        let last = |share: &Share| (islands[place(&share.line)], share.line.urgency(), share.bytes / share.weight);
+        let (at, share) = left.max_by_key(|(_, share)| last(share))?;
+        share.left.end -= 1;
+        Some((at, share.left.end))
+    }
+
+    /// So much less is held in this share.
+    fn gone(&mut self, share: usize, bytes: usize) {
+        let share = &mut self.shares[share];
+        share.bytes -= bytes;
+        self.islands[place(&share.line)] -= bytes;
+    }
+}
+
+/// Its island's.
+fn place(line: &Line) -> usize {
+    line.island().into()
+}
+
+impl<D: Driver> Shard<D> {
+    /// Has those answered that hold too much together.
+    #[cold]
+    pub(super) fn shed_waiting(&mut self) {
+        let (mut lines, mut heads) = (Vec::new(), Vec::new());
+        self.line_up(&mut lines, &mut heads);
+        // Who was pushed out by another shard's goes in any case.
+        for (_, key) in &lines {
+            if self.place(*key).is_some_and(|place| !place.stands()) {
+                self.advance_by(*key, Event::Room);
+            }
+        }
+        let mut held = self.held_by(&lines, heads);
+        while self.desk.lender.waits_too_much()
+            && let Some((share, last)) = held.last()
+        {
+            let (_, key) = lines[last];
+            held.gone(share, self.waiting_bytes(key));
+            if let Some(place) = self.place(key) {
+                place.push_out();
+                self.advance_by(key, Event::Room);
+            }
+        }
+    }
+
+    fn held_by(&self, lines: &[(Line, Key)], heads: Vec<Range<usize>>) -> Held {
+        let mut islands = vec![0; lines.iter().map(|(line, _)| place(line) + 1).max().unwrap_or(0)];
+        let share = |left: Range<usize>| {
+            let (line, key) = lines[left.start];
+            let bytes = lines[left.clone()].iter().map(|(_, key)| self.waiting_bytes(*key)).sum();
+            islands[place(&line)] += bytes;
+            Share { line, weight: self.place(key).map_or(1, Place::weight) as usize, left, bytes }
+        };
+        let shares = heads.into_iter().map(share).collect();
+        Held { islands, shares }
+    }
+
+    fn waiting_bytes(&self, key: Key) -> usize {
+        let exchange = self.clients.get(key).and_then(|client| client.exchange.as_deref());
+        exchange.map_or(0, Exchange::waiting_memory)
+    }
+}
