@@ -196,7 +196,7 @@ impl Fleet {
             }
             turns.push((Arc::clone(&member.name), turn));
         }
-        let stepped = self.step(now);
+        let stepped = self.step(now) | self.look_at_leaving(|slot| counters.loads().running(slot));
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
         (turns, stepped || changed)
     }
@@ -264,7 +264,8 @@ impl Fleet {
             self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
-                endpoints[usize::from(tenancy.id.slot)] = Some(member.endpoint(tenancy));
+                let endpoint = self.with_what_runs_there(member.endpoint(tenancy));
+                endpoints[usize::from(tenancy.id.slot)] = Some(endpoint);
             }
         }
         let view = self.pools.view(&self.members);

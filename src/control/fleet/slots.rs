@@ -36,6 +36,8 @@ pub(super) struct Leaving {
     since: Instant,
     /// Probes in a row that the kernel there refused.
     refusals: u32,
+    /// Requests of ours that its engine has yet.
+    running: u32,
 }
 
 impl Fleet {
@@ -141,7 +143,7 @@ impl Fleet {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
         let endpoint = Endpoint { health: Health::Draining, ..endpoint };
-        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, refusals: 0 });
+        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, refusals: 0, running: 0 });
     }
 
     /// Endpoints that were taken out and have something yet, and where they are.
@@ -162,6 +164,39 @@ impl Fleet {
         // One that refused before it was taken out does so until it is known to have come back.
         let refuses = leaving.refusals >= REFUSALS || refused && leaving.endpoint.refuses_probes;
         std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
+    }
+
+    /// Looks how many requests those have yet that were taken out. Whether shards must know: an engine at the same
+    /// address may have so many fewer.
+    pub(super) fn look_at_leaving(&mut self, running: impl Fn(u16) -> u32) -> bool {
+        let mut changed = Vec::new();
+        for leaving in self.slots.iter_mut().filter_map(|slot| slot.leaving.as_mut()) {
+            let now = running(leaving.endpoint.id.slot);
+            if std::mem::replace(&mut leaving.running, now) != now {
+                changed.push(leaving.endpoint.address);
+            }
+        }
+        let capped = self.members.iter().filter(|member| member.cap() != Endpoint::NO_CAP);
+        let mut capped = capped.filter_map(|member| member.now.as_ref());
+        !changed.is_empty() && capped.any(|tenancy| changed.contains(&tenancy.address))
+    }
+
+    /// An endpoint as shards are to see it: the engine at its address may have no more requests for having another name,
+    /// or for having been taken out and added again, than for being there all the time. Where it has as many yet, it is
+    /// full.
+    pub(super) fn with_what_runs_there(&self, endpoint: Endpoint) -> Endpoint {
+        if endpoint.cap == Endpoint::NO_CAP {
+            return endpoint;
+        }
+        let leaving = self.slots.iter().filter_map(|slot| slot.leaving.as_ref());
+        let there = leaving.filter(|leaving| leaving.endpoint.address == endpoint.address);
+        let cap = there.fold(endpoint.cap, |cap, leaving| cap.saturating_sub(leaving.running));
+        Endpoint { cap, ..endpoint }
+    }
+
+    /// Slots and whose they are, of those that were taken out as well, for as long as they have something.
+    pub fn tenants(&self) -> impl Iterator<Item = (u16, &Arc<str>)> {
+        (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.tenant.as_ref()?)))
     }
 
     /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept
@@ -207,10 +242,9 @@ impl Fleet {
     /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones.
     pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
         let mut deeds = self.bank.deeds();
-        for (index, slot) in (0..).zip(&self.slots) {
-            if let Some(tenant) = &slot.tenant {
-                deeds.entry(Arc::clone(tenant)).or_default().add(&counted.at(index).since(&slot.before));
-            }
+        for (index, tenant) in self.tenants() {
+            let before = &self.slots[usize::from(index)].before;
+            deeds.entry(Arc::clone(tenant)).or_default().add(&counted.at(index).since(before));
         }
         deeds
     }
