@@ -14,8 +14,7 @@ use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
-/// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
-/// have read the new one by then.
+/// How long a slot rests at least after its endpoint left the pools.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -34,6 +33,8 @@ pub(super) struct Slot {
 pub(super) struct Leaving {
     pub(super) endpoint: Endpoint,
     since: Instant,
+    /// The last snapshot in which it may be chosen.
+    epoch: u64,
     /// Probes in a row that the kernel there refused.
     refusals: u32,
     /// Requests of ours that its engine has yet.
@@ -143,7 +144,7 @@ impl Fleet {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
         let endpoint = Endpoint { health: Health::Draining, ..endpoint };
-        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, refusals: 0, running: 0 });
+        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, epoch: self.epoch, refusals: 0, running: 0 });
     }
 
     /// Endpoints that were taken out and have something yet, and where they are.
@@ -207,9 +208,13 @@ impl Fleet {
         in_flight: impl Fn(u16) -> u32,
         counted: impl FnOnce(&[u16]) -> Counted,
     ) -> bool {
+        // A shard that stood still in the middle of a turn goes on with the snapshot that it began with, and what it
+        // sends to who left would be counted as the next one's.
         let rested = |slot: &Slot| {
             let leaving = slot.leaving.as_ref();
-            leaving.is_some_and(|leaving| now.saturating_duration_since(leaving.since) > QUARANTINE)
+            leaving.is_some_and(|leaving| {
+                leaving.epoch < self.chosen_by && now.saturating_duration_since(leaving.since) > QUARANTINE
+            })
         };
         let at_rest: Vec<u16> =
             (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();
