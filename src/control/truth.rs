@@ -87,8 +87,8 @@ impl Truth {
         self.moved |= self.ladder.restarted(now);
     }
 
-    /// Another model is served there: its tokens stand for other bytes, and what the one before told would outweigh what
-    /// a million of them tell.
+    /// Another model is served there: its tokens stand for other bytes, and what the one before told would outweigh
+    /// what a million of them tell.
     pub fn serves_another_model(&mut self) {
         self.calibration = Calibration::default();
     }

@@ -182,9 +182,8 @@ impl Fleet {
         !changed.is_empty() && capped.any(|tenancy| changed.contains(&tenancy.address))
     }
 
-    /// An endpoint as shards are to see it: the engine at its address may have no more requests for having another name,
-    /// or for having been taken out and added again, than for being there all the time. Where it has as many yet, it is
-    /// full.
+    /// An endpoint as shards are to see it: the engine at its address may have no more requests for another name, or
+    /// for having been taken out and added again. Where it has as many yet, it is full.
     pub(super) fn with_what_runs_there(&self, endpoint: Endpoint) -> Endpoint {
         if endpoint.cap == Endpoint::NO_CAP {
             return endpoint;

@@ -270,9 +270,10 @@ async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
     hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window"), of(1, "full_attention")], 0))).await;
     hearing.settle(false).await;
     assert_eq!(state(), (Tells::All, true, true));
-    let Figures { mirrored, blocks, came, .. } = hearing.figures();
+    let Figures { mirrored, blocks, came, lag_seconds, .. } = hearing.figures();
     assert_eq!((mirrored.groups, blocks), (3, 1));
     assert!(came > 1.6e9, "{came}");
+    assert!((came - lag_seconds - 1.0).abs() < 0.01, "{lag_seconds} behind the engine's clock, which says 1.0");
 }
 
 /// One that ends a step or two.
