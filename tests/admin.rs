@@ -14,9 +14,9 @@ use axum::routing::get;
 use warmfront::config::{Config, Upstream};
 use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
-use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
-use warmfront::fleet::{EndpointId, Health};
+use warmfront::counters::{Counters, Prediction};
+use warmfront::fleet::{EndpointId, Health, Method};
 use warmfront::policy::Policy;
 use warmfront::prefix::{session_key, text_hash};
 use warmfront::publish::{DriverInUse, Process, Published};
@@ -694,8 +694,9 @@ fn how_long_answers_are_is_learnt_from_what_engines_count() {
 
 #[test]
 fn metrics_are_exposed() {
-    let engine =
-        engine(MODELS, "vllm:num_requests_running{engine=\"0\"} 5\nvllm:num_requests_waiting{engine=\"0\"} 2\n", None);
+    const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 5\nvllm:num_requests_waiting{engine=\"0\"} 2\n\
+                           vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n";
+    let engine = engine(MODELS, METRICS, None);
     let nowhere = Upstream {
         name: "two".into(),
         models: vec!["tiny-llama".into()],
@@ -713,6 +714,11 @@ fn metrics_are_exposed() {
     (0..3).for_each(|_| shard.observe(pool, Timing::Total, 3_500));
     (0..4).for_each(|_| shard.observe(pool, Timing::InterToken, 4_500));
     shard.count(Count::AbortedRelay);
+    for (held, cached) in [(40, 70), (60, 50)] {
+        let prediction =
+            Prediction { method: Method::Warm, tokens: 100, held, text_bytes: 0, batch: false, omits_zero: false };
+        front.setup.counters.predictions().told(0, &prediction, 100, Some(cached));
+    }
     front.setup.process.shards()[0].now_serves(DriverInUse::Uring, "it works");
     let text = front.text("/metrics");
     for line in [
@@ -727,6 +733,12 @@ fn metrics_are_exposed() {
         "warmfront_client_aborts_total{phase=\"relay\"} 1",
         "warmfront_endpoint_foreign{endpoint=\"one\"} 7",
         "warmfront_engine_waiting{endpoint=\"one\"} 2",
+        "warmfront_engine_kv_capacity_tokens{endpoint=\"one\"} 1600",
+        "warmfront_compared_requests_total{endpoint=\"one\",method=\"warm\"} 2",
+        "warmfront_predicted_tokens_total{endpoint=\"one\",method=\"warm\"} 100",
+        "warmfront_cached_tokens_total{endpoint=\"one\",method=\"warm\"} 120",
+        "warmfront_overpredicted_tokens_total{endpoint=\"one\",method=\"warm\"} 10",
+        "warmfront_underpredicted_tokens_total{endpoint=\"one\",method=\"warm\"} 30",
         "warmfront_endpoint_health{endpoint=\"one\",state=\"up\"} 1",
         "warmfront_endpoint_health{endpoint=\"one\",state=\"unresolved\"} 0",
         "warmfront_endpoint_health{endpoint=\"two\",state=\"up\"} 0",

@@ -1,5 +1,7 @@
 //! `/endpoints` of the admin listener: shows the fleet, adds engines, drains and removes them.
 
+use std::collections::BTreeMap;
+
 use axum::Router;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
@@ -16,7 +18,7 @@ use super::member::{Member, Tenancy};
 use super::reload::Changes;
 use crate::config::Upstream;
 use crate::counters::stats::{Shadowed, Stats};
-use crate::counters::{Counted, Counters, Deeds};
+use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, Health};
 use crate::snapshot::Pool;
 
@@ -224,11 +226,29 @@ fn shown(state: &State) -> Vec<Shown> {
     let fleet = state.keeper.fleet();
     // Read while nobody gives a slot away.
     let (deeds, nothing) = (fleet.deeds(&Counted::read(state.counters, state.stats)), Deeds::default());
-    let show = |member: &Member| show(member, deeds.get(&member.name).unwrap_or(&nothing), state.counters);
+    // One that was taken out finishes beside its successor of the same name: as in `/metrics` they are one.
+    let mut loads: BTreeMap<&str, Load> = BTreeMap::new();
+    for (slot, tenant) in fleet.tenants() {
+        let load = loads.entry(tenant).or_default();
+        load.in_flight += state.counters.in_flight(slot);
+        load.pending += state.counters.loads().pending(slot);
+    }
+    let show = |member: &Member| {
+        let load = loads.get(&*member.name).copied().unwrap_or_default();
+        show(member, deeds.get(&member.name).unwrap_or(&nothing), load)
+    };
     fleet.members().iter().map(show).collect()
 }
 
-fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
+/// What one engine has of ours, whichever slots it has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    in_flight: u32,
+    /// Tokens.
+    pending: u64,
+}
+
+fn show(member: &Member, deeds: &Deeds, load: Load) -> Shown {
     let now = member.now.as_ref();
     let course = now.map(|tenancy| &tenancy.course);
     let compared = deeds.compared_in_all();
@@ -264,8 +284,8 @@ fn show(member: &Member, deeds: &Deeds, counters: &Counters) -> Shown {
         refuses_probes: course.is_some_and(Course::refuses_probes),
         cap: Some(member.cap()).filter(|cap| *cap != Endpoint::NO_CAP),
         share_percent: course.map_or(0, Course::share_percent),
-        in_flight: now.map_or(0, |tenancy| counters.in_flight(tenancy.id.slot)),
-        pending_tokens: now.map_or(0, |tenancy| counters.loads().pending(tenancy.id.slot)),
+        in_flight: load.in_flight,
+        pending_tokens: load.pending,
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
         models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
         asks_key: member.lock.asks(),
@@ -336,7 +356,7 @@ mod tests {
         let hybrid = "vllm:cache_config_info{block_size=\"3584\",prefix_match_unit=\"16\"} 1\n";
         for (text, block_size) in [(hybrid, Some(3_584)), ("vllm:num_requests_running 0\n", None)] {
             fleet.scraped(0, id, Ok((Reading::of(text.as_bytes()), Ours::default())), now);
-            let engine = show(&fleet.members()[0], &Deeds::default(), Counters::leak()).engine.unwrap();
+            let engine = show(&fleet.members()[0], &Deeds::default(), Load::default()).engine.unwrap();
             assert_eq!((engine.block_size, engine.match_unit), (block_size, Some(16)));
         }
     }
@@ -345,7 +365,7 @@ mod tests {
     fn who_has_an_address_and_no_slot_was_looked_up() {
         let upstream = Upstream::new("http://engine:8000".parse().unwrap());
         let mut member = Member::new(0, upstream, None, false);
-        let errors = |member: &Member| show(member, &Deeds::default(), Counters::leak()).errors;
+        let errors = |member: &Member| show(member, &Deeds::default(), Load::default()).errors;
         assert_eq!(errors(&member), ["address: its host name could not be looked up"]);
         member.addresses = vec![([10, 0, 0, 1], 8_000).into()];
         assert_eq!(errors(&member), ["address: every endpoint slot is taken; it is used once one is free"]);

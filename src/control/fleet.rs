@@ -53,6 +53,8 @@ pub struct Fleet {
     pub(super) pools: Pools,
     answer: ModelsAnswer,
     epoch: u64,
+    /// Every shard chooses by that snapshot or a later one.
+    chosen_by: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
     /// When readings were last looked at.
@@ -76,6 +78,7 @@ impl Fleet {
             pools: Pools::new(Arc::clone(&config), Arc::clone(&forms)),
             answer: ModelsAnswer::default(),
             epoch: 0,
+            chosen_by: u64::MAX,
             stepped: None,
             ticked: None,
             caches: Caches::default(),
@@ -196,7 +199,7 @@ impl Fleet {
             }
             turns.push((Arc::clone(&member.name), turn));
         }
-        let stepped = self.step(now);
+        let stepped = self.step(now) | self.look_at_leaving(|slot| counters.loads().running(slot));
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
         (turns, stepped || changed)
     }
@@ -264,7 +267,8 @@ impl Fleet {
             self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
-                endpoints[usize::from(tenancy.id.slot)] = Some(member.endpoint(tenancy));
+                let endpoint = self.with_what_runs_there(member.endpoint(tenancy));
+                endpoints[usize::from(tenancy.id.slot)] = Some(endpoint);
             }
         }
         let view = self.pools.view(&self.members);
@@ -283,6 +287,11 @@ impl Fleet {
             models_answer: self.answer.clone(),
             ..Snapshot::default()
         }
+    }
+
+    /// Every shard chooses by the snapshot of that epoch or a later one; who has no shards need not say so.
+    pub fn chosen_by(&mut self, epoch: u64) {
+        self.chosen_by = epoch;
     }
 
     /// Whether any engine that answers its probes could take a request.

@@ -2,6 +2,8 @@
 //!
 //! Nothing that it told is believed while it is not heard: an engine that restarts says so only with its next message.
 //! So its entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
+//! They stay as what was sent there does, and are believed no further, where another process hears it from now on: few
+//! are still chosen for here, and these by what was true a moment ago.
 
 mod batch;
 mod notes;
@@ -259,6 +261,11 @@ impl Hearing {
         let mut inner = self.inner();
         self.say(Tells::Nothing, &mut inner);
         self.distrust(&mut inner);
+    }
+
+    /// Another process hears it from now on.
+    pub fn leave(&self) {
+        self.say(Tells::Nothing, &mut self.inner());
     }
 
     /// Whether one of its sockets is not heard at all.

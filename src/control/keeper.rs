@@ -261,6 +261,8 @@ impl Keeper {
             fleet.caches.tick();
             fleet.pools.tick(now);
         }
+        // Before it is looked what is in flight.
+        fleet.chosen_by(self.stats.epoch());
         let in_flight = |slot| self.counters.in_flight(slot);
         fleet.tick(now, in_flight, |slots| Counted::read_at(slots, self.counters, self.stats))
     }
@@ -314,6 +316,28 @@ pub(super) mod tests {
         (0..3u8).for_each(|place| keeper.resolved(place.into(), vec![([10, 0, 0, place], 8_000).into()]));
         keeper.publish_now();
         assert_eq!([0, 1, 2].map(|slot| keeper.counters.queue().island(slot)), [0, 1, 1]);
+    }
+
+    /// A shard that the machine lets stand still, for however long, goes on by the snapshot that it has.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_slot_is_free_once_no_shard_chooses_by_who_left_it() {
+        let keeper = keeper(config_of([engine("gpu-1", &[])]));
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let moves = |host: u8| keeper.fleet().resolved(0, vec![([10, 0, 0, host], 8_000).into()], long_ago);
+        let publishes = || {
+            keeper.publish_now();
+            keeper.published.current().epoch
+        };
+        let ticks = || keeper.tick(&mut Clock { ticked: long_ago, second: Instant::now() });
+        let is_free = || keeper.fleet().tenants().all(|(slot, _)| slot != 0);
+        moves(1);
+        let first = publishes();
+        keeper.stats.shard(0).chooses_by(first);
+        moves(2);
+        let second = publishes();
+        assert!(!ticks() && !is_free(), "it may be chosen by the first yet");
+        keeper.stats.shard(0).chooses_by(second);
+        assert!(ticks() && is_free());
     }
 
     /// Promises to the index end by its clock, and ids that nobody serves any more by that of the pools.

@@ -1,6 +1,6 @@
 //! What an engine serves: its `/v1/models`, and whether it asks for a key; and what ours says of all of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -67,6 +67,17 @@ impl Learnt {
         }
         let of_id = self.cards.iter().find(|card| &*card.id == id).and_then(root);
         self.cards.iter().filter(move |card| of_id.is_some() && root(card) == of_id).map(|card| &*card.id)
+    }
+
+    /// Whether none of the models that it `served` is in it, by their ids and by what they are loaded from: one path is
+    /// mounted for any model, and one id given to any. Adapters are none: they come and go.
+    pub fn is_of_others(&self, served: &Learnt) -> bool {
+        fn bases(learnt: &Learnt) -> HashSet<(&str, Option<&str>)> {
+            let cards = learnt.cards.iter().filter(|card| !card.is_adapter);
+            cards.map(|card| (&*card.id, card.root.as_deref())).collect()
+        }
+        let served = bases(served);
+        !served.is_empty() && served.is_disjoint(&bases(self))
     }
 
     /// Whether both say the same of what is served: vLLM makes times and permission ids up anew for each answer.

@@ -87,6 +87,12 @@ impl Truth {
         self.moved |= self.ladder.restarted(now);
     }
 
+    /// Another model is served there: its tokens stand for other bytes, and what the one before told would outweigh
+    /// what a million of them tell.
+    pub fn serves_another_model(&mut self) {
+        self.calibration = Calibration::default();
+    }
+
     /// Reads what replies told since. Whether it is on another rung than when it was asked last.
     pub(super) fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> bool {
         let here = (Method::ALL.map(|method| predictions.compared(slot, method)), predictions.text(slot));

@@ -1,8 +1,8 @@
 //! What shards count by slot, read as what an endpoint did there.
 //!
 //! A slot has one tenant after the other and its counts are never taken back: what came since a tenant did is its own.
-//! Between two of them nothing is counted, since a slot is given away only when nothing is in flight there, and a
-//! request is counted before it is released.
+//! Between two of them nothing is counted, since a slot is given away only when no shard chooses by a snapshot that has
+//! the former one any more and nothing is in flight there, and a request is counted before it is released.
 
 use std::collections::BTreeMap;
 

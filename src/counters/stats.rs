@@ -100,6 +100,11 @@ impl Stats {
         self.shards.len()
     }
 
+    /// Every shard chooses by the snapshot of this epoch or a later one, and by none before it any more.
+    pub fn epoch(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.epoch.load(Ordering::Acquire)).min().unwrap_or(0)
+    }
+
     /// How often an event was counted.
     pub fn total(&self, count: Count) -> u64 {
         self.shards.iter().map(|shard| shard.counts[count as usize].load(Ordering::Relaxed)).sum()
@@ -168,6 +173,7 @@ fn labelled(pool: u16) -> usize {
 #[derive(Debug)]
 pub struct ShardStats {
     turns: CachePadded<AtomicU64>,
+    epoch: AtomicU64,
     counts: [AtomicU64; Count::ALL.len()],
     gauges: [AtomicU64; Gauge::ALL.len()],
     work: [Histogram; Work::ALL.len()],
@@ -181,6 +187,7 @@ impl Default for ShardStats {
     fn default() -> Self {
         ShardStats {
             turns: CachePadded::default(),
+            epoch: AtomicU64::new(0),
             counts: [const { AtomicU64::new(0) }; Count::ALL.len()],
             gauges: [const { AtomicU64::new(0) }; Gauge::ALL.len()],
             work: Default::default(),
@@ -256,6 +263,12 @@ impl ShardStats {
     #[inline]
     pub fn beat(&self) {
         add(&self.turns, 1);
+    }
+
+    /// From now on the shard chooses by the snapshot of this epoch.
+    pub fn chooses_by(&self, epoch: u64) {
+        // Release: who reads it also sees what was chosen by those before.
+        self.epoch.store(epoch, Ordering::Release);
     }
 
     /// Turns so far. A shard that has work and whose turns stand still hangs.

@@ -12,7 +12,8 @@ const KEPT_MAX: usize = 16 << 10;
 /// See the module. Each admission of a shard is counted in here and let go in here.
 #[derive(Debug, Default)]
 pub struct Charges {
-    /// Failed ones and until when they are charged, in order: they all stay for the same time.
+    /// Failed ones and until when they are charged, in order: they all stay for the same time. Behind a reload that
+    /// shortened it the next ones wait for those before them, for as long at most as these stay.
     kept: VecDeque<(Micros, Admission)>,
     counted: usize,
 }

@@ -187,6 +187,7 @@ impl<D: Driver> Shard<D> {
         let mut reader = setup.published.reader();
         let now = driver.now();
         let snapshot = Arc::clone(reader.load());
+        setup.stats.chooses_by(snapshot.epoch);
         let rules = setup.rules;
         let share = memory::budget(setup.process.shards().len());
         let budget_bytes = rules.limits.budget_of(share);
@@ -247,6 +248,8 @@ impl<D: Driver> Shard<D> {
     /// When the kernel fails the driver: nothing can be served then.
     pub fn run(&mut self) -> io::Result<()> {
         while self.turn()? {}
+        // By none any more.
+        self.desk.stats.chooses_by(u64::MAX);
         Ok(())
     }
 
@@ -305,6 +308,7 @@ impl<D: Driver> Shard<D> {
         let snapshot = self.reader.load();
         if !Arc::ptr_eq(snapshot, &self.desk.snapshot) {
             self.desk.snapshot = Arc::clone(snapshot);
+            self.desk.stats.chooses_by(snapshot.epoch);
         }
         if let Some(rules) = self.rules_reader.load()
             && !Arc::ptr_eq(rules, &self.desk.rules)

@@ -65,6 +65,31 @@ fn engines_are_added_drained_and_removed_while_requests_run() {
     }
 }
 
+/// What it has yet from before takes its place, and shows.
+#[test]
+fn an_engine_that_is_taken_out_and_added_again_gets_no_more_at_once() {
+    for driver in DRIVERS {
+        let [other, engine] = std::array::from_fn(|_| Engine::start());
+        let front = Front::start(driver, &[], &config("", &[&other, &engine]));
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        assert_eq!(front.asks("POST", &format!("/endpoints/{}/drain", other.address), "").0, 200);
+        engine.becomes(Mood::Silent);
+        let mut stream = front.connect();
+        stream.ask();
+        stream.head();
+        engine.becomes(Mood::Good);
+        let added = format!("{{\"url\":\"http://{}\",\"concurrency_max\":1}}", engine.address);
+        assert_eq!(front.asks("DELETE", &format!("/endpoints/{}", engine.address), "").0, 200);
+        assert_eq!(front.asks("POST", "/endpoints", &added).0, 200);
+        front.until_health(1, "up");
+        let in_flight = || (front.endpoint(1)["in_flight"].as_u64(), front.metric("warmfront_endpoint_in_flight"));
+        assert_eq!(in_flight(), (Some(1), 1.0), "{driver}");
+        assert_eq!(front.connect().post().status, 503, "{driver}");
+        drop(stream);
+        until("its place", || front.connect().post().status == 200);
+    }
+}
+
 #[test]
 fn a_wrong_change_changes_nothing_and_is_explained() {
     let engine = Engine::start();

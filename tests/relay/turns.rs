@@ -11,7 +11,7 @@ use warmfront::shard::Shard;
 
 use crate::client::post;
 use crate::engine::{Engine, HELLO, STREAM};
-use crate::front::Front;
+use crate::front::{Front, republish};
 
 /// What an engine sends of a token.
 const EVENT: &str =
@@ -80,6 +80,23 @@ fn a_chunk_that_passes_allocates_nothing() {
 
 fn is_uring<D: Driver>(_: &D) -> bool {
     D::NAME == "uring"
+}
+
+/// An endpoint's slot is another's once no shard chooses by a snapshot in which it was there.
+#[test]
+fn a_shard_says_by_which_snapshot_it_chooses() {
+    let (front, setup) = Front::prepared(&[], |_| {});
+    let process = setup.process;
+    republish(&front, |snapshot| snapshot.epoch = 7);
+    let mut shard = Shard::new(crate::driver(), setup).unwrap();
+    assert_eq!(front.stats.epoch(), 7, "by which it begins");
+    republish(&front, |snapshot| snapshot.epoch = 8);
+    assert_eq!(front.stats.epoch(), 7, "it has yet to look");
+    assert!(shard.turn().unwrap());
+    assert_eq!(front.stats.epoch(), 8);
+    process.drain();
+    shard.run().unwrap();
+    assert_eq!(front.stats.epoch(), u64::MAX, "by none any more");
 }
 
 /// More comes at once than the ring has room to tell of.

@@ -38,7 +38,7 @@ impl Fleet {
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
-        let mut before = None;
+        let (mut before, mut serves_others) = (None, false);
         match learnt {
             // Who takes ids that it does not list, as SGLang does, never listed them.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
@@ -54,11 +54,18 @@ impl Fleet {
             Ok(learnt) => {
                 changed |= std::mem::take(&mut member.lists_others);
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
+                serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
                 (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404.
-            Err(error) if member.models_doubted && error.is_no_list() => changed |= member.models.take().is_some(),
+            Err(error) if member.models_doubted && error.is_no_list() => {
+                serves_others = member.models.take().is_some();
+                changed |= serves_others;
+            }
             Err(_) => {}
+        }
+        if let Some(tenancy) = member.now.as_mut().filter(|_| serves_others) {
+            tenancy.truth.serves_another_model();
         }
         if changed {
             self.answer = models::merged(&self.members);

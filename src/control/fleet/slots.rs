@@ -14,8 +14,7 @@ use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
 use crate::limits::ENDPOINTS_MAX;
 
-/// How long a slot rests after its endpoint left the pools: shards that still hold an older snapshot
-/// have read the new one by then.
+/// How long a slot rests at least after its endpoint left the pools.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -34,8 +33,12 @@ pub(super) struct Slot {
 pub(super) struct Leaving {
     pub(super) endpoint: Endpoint,
     since: Instant,
+    /// The last snapshot in which it may be chosen.
+    epoch: u64,
     /// Probes in a row that the kernel there refused.
     refusals: u32,
+    /// Requests of ours that its engine has yet.
+    running: u32,
 }
 
 impl Fleet {
@@ -142,7 +145,7 @@ impl Fleet {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
         let endpoint = Endpoint { health: Health::Draining, ..endpoint };
-        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, refusals: 0 });
+        self.slots[slot].leaving = Some(Leaving { endpoint, since: now, epoch: self.epoch, refusals: 0, running: 0 });
     }
 
     /// Endpoints that were taken out and have something yet, and where they are.
@@ -165,6 +168,38 @@ impl Fleet {
         std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
     }
 
+    /// Looks how many requests those have yet that were taken out. Whether shards must know: an engine at the same
+    /// address may have so many fewer.
+    pub(super) fn look_at_leaving(&mut self, running: impl Fn(u16) -> u32) -> bool {
+        let mut changed = Vec::new();
+        for leaving in self.slots.iter_mut().filter_map(|slot| slot.leaving.as_mut()) {
+            let now = running(leaving.endpoint.id.slot);
+            if std::mem::replace(&mut leaving.running, now) != now {
+                changed.push(leaving.endpoint.address);
+            }
+        }
+        let capped = self.members.iter().filter(|member| member.cap() != Endpoint::NO_CAP);
+        let mut capped = capped.filter_map(|member| member.now.as_ref());
+        !changed.is_empty() && capped.any(|tenancy| changed.contains(&tenancy.address))
+    }
+
+    /// An endpoint as shards are to see it: the engine at its address may have no more requests for another name, or
+    /// for having been taken out and added again. Where it has as many yet, it is full.
+    pub(super) fn with_what_runs_there(&self, endpoint: Endpoint) -> Endpoint {
+        if endpoint.cap == Endpoint::NO_CAP {
+            return endpoint;
+        }
+        let leaving = self.slots.iter().filter_map(|slot| slot.leaving.as_ref());
+        let there = leaving.filter(|leaving| leaving.endpoint.address == endpoint.address);
+        let cap = there.fold(endpoint.cap, |cap, leaving| cap.saturating_sub(leaving.running));
+        Endpoint { cap, ..endpoint }
+    }
+
+    /// Slots and whose they are, of those that were taken out as well, for as long as they have something.
+    pub fn tenants(&self) -> impl Iterator<Item = (u16, &Arc<str>)> {
+        (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.tenant.as_ref()?)))
+    }
+
     /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept
     /// by their names.
     pub(super) fn free_slots(
@@ -173,9 +208,13 @@ impl Fleet {
         in_flight: impl Fn(u16) -> u32,
         counted: impl FnOnce(&[u16]) -> Counted,
     ) -> bool {
+        // A shard that stood still in the middle of a turn goes on with the snapshot that it began with, and what it
+        // sends to who left would be counted as the next one's.
         let rested = |slot: &Slot| {
             let leaving = slot.leaving.as_ref();
-            leaving.is_some_and(|leaving| now.saturating_duration_since(leaving.since) > QUARANTINE)
+            leaving.is_some_and(|leaving| {
+                leaving.epoch < self.chosen_by && now.saturating_duration_since(leaving.since) > QUARANTINE
+            })
         };
         let at_rest: Vec<u16> =
             (0..).zip(&self.slots).filter(|(_, slot)| rested(slot)).map(|(index, _)| index).collect();
@@ -208,10 +247,9 @@ impl Fleet {
     /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones.
     pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
         let mut deeds = self.bank.deeds();
-        for (index, slot) in (0..).zip(&self.slots) {
-            if let Some(tenant) = &slot.tenant {
-                deeds.entry(Arc::clone(tenant)).or_default().add(&counted.at(index).since(&slot.before));
-            }
+        for (index, tenant) in self.tenants() {
+            let before = &self.slots[usize::from(index)].before;
+            deeds.entry(Arc::clone(tenant)).or_default().add(&counted.at(index).since(before));
         }
         deeds
     }

@@ -380,6 +380,53 @@ fn who_gets_a_slot_begins_with_nothing_that_was_learnt_there() {
     assert_eq!((third.slot, rate(), counters.outcomes().is_barred(third.slot)), (first.slot, before, false));
 }
 
+/// Another name, or none for a moment, makes an engine no larger: what it has yet from before takes its places until it
+/// has ended.
+#[test]
+fn what_an_engine_has_from_before_it_came_back_takes_its_places() {
+    let of = |name: &str, concurrency_max: u32| {
+        let url = format!("http://{}", at(0)).parse().unwrap();
+        config_of([Upstream { name: name.into(), concurrency_max, ..Upstream::new(url) }])
+    };
+    let (counters, now) = (Counters::leak(), Instant::now());
+    let mut fleet = fleet_by(1, of("before", 0));
+    let cap = |fleet: &mut Fleet| {
+        let changed = fleet.look(counters, now).1;
+        let place = fleet.members()[0].place;
+        let slot = fleet.target(place).unwrap().0.slot;
+        (changed, fleet.snapshot().endpoints[usize::from(slot)].as_ref().unwrap().cap)
+    };
+    let (id, _) = fleet.target(0).unwrap();
+    let mut admissions: Vec<_> = (0..8).map(|_| counters.try_admit(id, None).unwrap()).collect();
+    fleet.reconfigure(Arc::new(of("before", 8)), Vec::new(), Arc::default(), now);
+    assert_eq!(cap(&mut fleet), (false, 8), "its own are compared with the cap itself");
+    fleet.reconfigure(Arc::new(of("before", 0)), Vec::new(), Arc::default(), now);
+    admissions[0].stays_charged();
+    fleet.reconfigure(Arc::new(of("after", 9)), Vec::new(), Arc::default(), now);
+    let place = fleet.members()[0].place;
+    fleet.resolved(place, vec![at(0)], now);
+    assert_eq!(cap(&mut fleet), (true, 2), "seven run there, and one has ended");
+    assert_eq!(cap(&mut fleet), (false, 2));
+    admissions.pop();
+    assert_eq!(cap(&mut fleet), (true, 3));
+    let (mine, _) = fleet.target(place).unwrap();
+    let more: Vec<_> = (0..3).map(|_| counters.try_admit(mine, None).unwrap()).collect();
+    assert_eq!(cap(&mut fleet), (false, 3), "its own come beside them");
+    // Back at once under its name: three and six are there yet.
+    fleet.reconfigure(Arc::new(of("before", 8)), Vec::new(), Arc::default(), now);
+    let place = fleet.members()[0].place;
+    fleet.resolved(place, vec![at(0)], now);
+    assert_eq!(cap(&mut fleet), (true, 0), "it is full");
+    let tenants: Vec<(u16, &str)> = fleet.tenants().map(|(slot, name)| (slot, &**name)).collect();
+    assert_eq!(tenants, [(0, "before"), (1, "after"), (2, "before")]);
+    // Elsewhere it is another engine.
+    fleet.resolved(place, vec![at(1)], now);
+    assert_eq!(cap(&mut fleet).1, 8);
+    fleet.resolved(place, vec![at(0)], now);
+    drop((admissions, more));
+    assert_eq!(cap(&mut fleet), (true, 8));
+}
+
 /// Its streams go on: who leaves it after a while beside them does not leave one that hangs.
 #[test]
 fn who_is_spared_gave_what_it_gave() {

@@ -16,6 +16,7 @@ use crate::control::fleet::Fleet;
 use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
+use crate::fleet::Rung;
 use crate::index::{Capacity, Origin, PROMISE_SECONDS};
 use crate::kvevents::{Batch, Ended};
 use crate::limits::KV_STRANGERS_MAX;
@@ -204,6 +205,23 @@ async fn who_tells_nothing_while_it_serves_is_not_believed_until_it_does() {
     assert_eq!(said(&hearing.inner()), (Tells::All, true, true));
 }
 
+/// Another process is told from now on, and of what the engine holds nobody says any more when it goes.
+#[tokio::test(flavor = "current_thread")]
+async fn what_an_heir_hears_is_believed_here_as_what_was_sent_there() {
+    let (hearing, wanted) = member(50_000);
+    let hearing = Arc::new(hearing);
+    hearing.keeper.hears(0, Some(Arc::clone(&hearing)));
+    hearing.settle(false).await;
+    hearing.take(0, Told::Batch(&batch(&[long(1, None), long(2, Some(1))], 0))).await;
+    let known = || {
+        let rung = hearing.keeper.fleet().members()[0].now.as_ref().unwrap().truth.ladder.rung();
+        (rung, is_noted(&hearing, &wanted))
+    };
+    assert_eq!(known(), (Rung::Exact, true));
+    hearing.keeper.listen_no_more();
+    assert_eq!(known(), (Rung::Approximate, true));
+}
+
 /// Whoever scans ports is not to hide why the engine is not heard, nor to be said without end.
 #[tokio::test(flavor = "current_thread")]
 async fn why_an_engine_is_not_heard_is_said_once_and_of_a_few_strangers() {
@@ -252,9 +270,10 @@ async fn who_tells_of_a_part_of_its_layers_alone_has_not_told_all() {
     hearing.take(0, Told::Batch(&batch(&[of(0, "sliding_window"), of(1, "full_attention")], 0))).await;
     hearing.settle(false).await;
     assert_eq!(state(), (Tells::All, true, true));
-    let Figures { mirrored, blocks, came, .. } = hearing.figures();
+    let Figures { mirrored, blocks, came, lag_seconds, .. } = hearing.figures();
     assert_eq!((mirrored.groups, blocks), (3, 1));
     assert!(came > 1.6e9, "{came}");
+    assert!((came - lag_seconds - 1.0).abs() < 0.01, "{lag_seconds} behind the engine's clock, which says 1.0");
 }
 
 /// One that ends a step or two.

@@ -61,7 +61,8 @@ impl Keeper {
     /// for that door.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.hearings().clear();
+        let heard = std::mem::take(&mut *self.hearings());
+        heard.into_values().for_each(|(_, hearing)| hearing.leave());
     }
 
     fn hearings(&self) -> MutexGuard<'_, Hearings> {

@@ -87,6 +87,36 @@ fn names_of_the_same_weights_have_one_root() {
     assert_eq!(roots(&mut fleet), ["a: a", "b: a", "c: c", "d: d", "e: e", "f: f", "lora: lora", "x: x"]);
 }
 
+/// What served English at four bytes a token may be followed by what serves Chinese at two: a million tokens of the
+/// former would outweigh what is told of the latter.
+#[test]
+fn what_tokens_of_another_model_stood_for_is_forgotten() {
+    let mut fleet = fleet(1);
+    let adapted = [("a", Some("/a"), false), ("lora", Some("/x"), true)];
+    for (next, token_bytes) in [
+        (&[("a", Some("/a"), false)][..], 4.0),
+        (&[("a", Some("/a"), false), ("other", Some("/x"), true)], 4.0),
+        (&[("alias", Some("/a"), false), ("a", Some("/a"), false)], 4.0),
+        (&[("a", Some("/b"), false), ("lora", Some("/x"), true)], Pool::TOKEN_BYTES),
+        (&[("b", Some("/a"), false), ("lora", Some("/x"), true)], Pool::TOKEN_BYTES),
+    ] {
+        lists(&mut fleet, 0, &adapted);
+        fleet.members[0].now.as_mut().unwrap().truth.calibration.told(400_000, 100_000);
+        lists(&mut fleet, 0, next);
+        let snapshot = fleet.snapshot();
+        let pool = &snapshot.pools[usize::from(snapshot.models[next[0].0.as_bytes()].0)];
+        assert_eq!(pool.token_bytes, token_bytes, "{next:?}");
+        fleet.members[0].now.as_mut().unwrap().truth.serves_another_model();
+    }
+    // A process that has no list was here between the two.
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.members[0].now.as_mut().unwrap().truth.calibration.told(400_000, 100_000);
+    fleet.begin_anew(0, id, None, Instant::now());
+    assert!(fleet.learnt(0, id, Err(ModelsError::Status(404))));
+    lists(&mut fleet, 0, &[("c", Some("/c"), false)]);
+    assert_eq!(fleet.members[0].now.as_ref().unwrap().truth.calibration.token_bytes(), None);
+}
+
 /// What adapters compute is nobody else's, and they are asked for under their base's name as well.
 #[test]
 fn an_adapter_is_known_by_what_its_engine_lists() {
