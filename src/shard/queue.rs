@@ -162,6 +162,8 @@ impl<D: Driver> Shard<D> {
         let cx = self.desk.context();
         lines.extend(keys.drain(..).filter_map(|key| {
             let exchange = self.clients.get_mut(key)?.exchange.as_deref_mut()?;
+            // One that has left the queue may have a leg by now, and is none of this.
+            exchange.place()?;
             if panics::contained(|| exchange.may_be_known_by_now(&cx)).is_err() {
                 torn.push(key);
                 return None;

@@ -9,9 +9,9 @@ use warmfront::config;
 use warmfront::control::health::Course;
 use warmfront::counters::stats::{Count, RequestKey};
 use warmfront::driver::Tag;
-use warmfront::exchange::Rules;
+use warmfront::exchange::{QueueRules, Rules};
 use warmfront::fleet::{Endpoint, Health};
-use warmfront::policy::{Policy, Settings};
+use warmfront::policy::{Policy, Queueing, Settings};
 use warmfront::publish::Process;
 use warmfront::shard::Shard;
 
@@ -794,4 +794,42 @@ fn a_panic_over_half_a_head_ends_its_client() {
     table.pass(SECOND);
     assert!(table.receive_all(other).ends_with(&pattern("r", 'r', 30)));
     assert_eq!((table.shard.audit().clients, table.shard.audit().held_account), (1, 0));
+}
+
+/// Who was let go is none of the queue's, though it is still in the list of who waited: a fault there is not its own.
+#[test]
+#[cfg(debug_assertions)] // else no look at the stopwatch is there to break
+fn a_panic_in_the_queue_ends_nobody_who_left_it() {
+    const TOKENS: u64 = 160;
+    let settings = Settings { policy: Policy::Warm, queue: Queueing::On, replication: 1, ..Settings::default() };
+    let mut table = Table::new(|rules| rules.queue = QueueRules::from(&config::Config::default()));
+    let endpoint = draw::with_cache(draw::endpoint(0, 0), Some(TOKENS));
+    statics(1).published.publish(draw::snapshot(&[Some(endpoint)], &Arc::new(settings)));
+    let prompt = |word: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, word.repeat(400 / word.len()));
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    };
+    let (runs, waits) = (table.client(1 << 20), table.client(1 << 20));
+    table.send(runs, prompt("abcd"));
+    table.pass(SECOND);
+    let engine = table.engine();
+    assert!(!table.receive(engine).is_empty());
+    table.send(waits, prompt("efghi"));
+    table.pass(SECOND / 100);
+    assert_eq!((statics(1).counters.in_flight(0), table.shard.audit().waiting), (1, 1));
+    table.send(engine, reply(30));
+    while table.shard.audit().waiting == 1 {
+        table.pass(SECOND / 1_000);
+    }
+    let panics = statics(1).stats.total(Count::Panicked);
+    FAULT.set(1);
+    table.pass(SECOND);
+    FAULT.set(0);
+    assert_eq!((statics(1).stats.total(Count::Panicked) - panics, table.front_end(waits)), (0, None));
+    assert_eq!((statics(1).counters.in_flight(0), statics(1).stats.total(Count::AccountsDiffer)), (1, 0));
+    let engine = table.engine();
+    assert!(!table.receive(engine).is_empty());
+    table.send(engine, reply(30));
+    table.pass(SECOND);
+    assert!(table.receive_all(waits).ends_with(&pattern("r", 'r', 30)));
 }
