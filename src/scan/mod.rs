@@ -57,7 +57,7 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
-pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans, Stated};
+pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Stated};
 pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
@@ -186,10 +186,8 @@ impl Needs {
     pub const PREFIX: Needs = Needs(2);
     /// The session key.
     pub const SESSION: Needs = Needs(4);
-    /// The most tokens asked for.
-    pub const MAX_TOKENS: Needs = Needs(8);
-    /// Everything to the body's end: all counts and spans, the last of duplicate fields.
-    pub const WHOLE: Needs = Needs(16);
+    /// Everything to the body's end: all counts, the last of duplicate fields.
+    pub const WHOLE: Needs = Needs(8);
 
     /// Whether all of `other` is in the set.
     pub fn contains(self, other: Needs) -> bool {
