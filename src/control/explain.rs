@@ -230,10 +230,7 @@ impl<'a> Against<'a> {
             ..Request::default()
         };
         let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
-        let named = |slot: u16| {
-            let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
-            Some(endpoint.name.to_string())
-        };
+        let named = |slot: u16| snapshot.at(slot).map(|endpoint| endpoint.name.to_string());
         PolicyChoice {
             policy: policy.as_str().to_owned(),
             configured: policy == pool.settings.policy,
