@@ -132,7 +132,7 @@ impl<'a> Against<'a> {
         let key = facts.plain_prefix().filter(|_| !failed);
         let session = session(question, settings).or(facts.session().filter(|_| !failed));
         let mut answer = Explanation {
-            api: format!("{:?}", api(question)).to_ascii_lowercase(),
+            api: api(question).as_str().to_owned(),
             body_bytes: question.body.len() as u64,
             scan: match whole {
                 Progress::Failed(fault) => format!(

@@ -92,6 +92,22 @@ pub enum Api {
 }
 
 impl Api {
+    /// As logs and `explain` name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Api::Chat => "chat",
+            Api::Completions => "completions",
+            Api::Embeddings => "embeddings",
+            Api::Responses => "responses",
+            Api::Messages => "messages",
+            Api::Rerank => "rerank",
+            Api::Score => "score",
+            Api::Tokenize => "tokenize",
+            Api::Generate => "generate",
+            Api::Other => "other",
+        }
+    }
+
     /// The API of a request target's path; a query is left aside.
     pub fn of_path(target: &[u8]) -> Api {
         let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
