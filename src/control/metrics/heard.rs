@@ -7,9 +7,26 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::hearing::Figures;
+use crate::mirror;
 
 type Count = fn(&Figures) -> u64;
 type Figure = fn(&Figures) -> Option<f64>;
+
+/// What a block was that an engine told of: all that is counted.
+const BLOCKS: [(&str, fn(&mirror::Counts) -> u64); 12] = [
+    ("stored", |blocks| blocks.stored),
+    ("copy", |blocks| blocks.copies),
+    ("ambiguous", |blocks| blocks.ambiguous),
+    ("orphan", |blocks| blocks.orphans),
+    ("opaque", |blocks| blocks.opaque),
+    ("malformed", |blocks| blocks.malformed),
+    ("deep", |blocks| blocks.deep),
+    ("beyond", |blocks| blocks.beyond),
+    ("other_group", |blocks| blocks.groups),
+    ("other_tier", |blocks| blocks.tiers),
+    ("removed", |blocks| blocks.removed),
+    ("removed_unknown", |blocks| blocks.unknown),
+];
 
 impl Collected {
     pub(super) fn heard(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -44,22 +61,11 @@ impl Collected {
                 family.counter(vec![("endpoint", endpoint)], count(figures))?;
             }
         }
-        let blocks: [(&str, Count); 9] = [
-            ("stored", |f| f.mirrored.stored),
-            ("copy", |f| f.mirrored.copies),
-            ("orphan", |f| f.mirrored.orphans),
-            ("opaque", |f| f.mirrored.opaque),
-            ("beyond", |f| f.mirrored.beyond),
-            ("other_group", |f| f.mirrored.groups),
-            ("other_tier", |f| f.mirrored.tiers),
-            ("removed", |f| f.mirrored.removed),
-            ("removed_unknown", |f| f.mirrored.unknown),
-        ];
         let help = "KV blocks that engines told of, by what they were";
         let mut family = Family::new(out, "kv_events_blocks", help, MetricType::Counter)?;
         for (endpoint, figures) in &heard {
-            for (what, count) in blocks {
-                family.counter(vec![("endpoint", endpoint), ("what", what)], count(figures))?;
+            for (what, count) in BLOCKS {
+                family.counter(vec![("endpoint", endpoint), ("what", what)], count(&figures.mirrored))?;
             }
         }
         let gauges: [(&str, &str, Figure); 4] = [
@@ -90,5 +96,32 @@ impl Collected {
         let mut family = Family::new(out, "toolsets", help, MetricType::Gauge)?;
         family.gauge(vec![("chats", "followed")], followed as f64)?;
         family.gauge(vec![("chats", "unfollowed")], (known - followed) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_count_of_blocks_is_shown() {
+        // Written out whole, so that a count more is not forgotten here.
+        let counts = mirror::Counts {
+            stored: 1,
+            copies: 2,
+            ambiguous: 3,
+            orphans: 4,
+            opaque: 5,
+            malformed: 6,
+            deep: 7,
+            beyond: 8,
+            groups: 9,
+            tiers: 10,
+            removed: 11,
+            unknown: 12,
+        };
+        let mut shown = BLOCKS.map(|(_, count)| count(&counts));
+        shown.sort_unstable();
+        assert!(shown.into_iter().eq(1..=12), "{shown:?}");
     }
 }
