@@ -161,15 +161,15 @@ impl Scan {
             Frame::Top => {
                 let (stated, integer) = (&mut self.facts.stated, self.scalar.integer());
                 match self.field {
-                    Field::Stream => stated.stream = boolean(self.scalar.get()),
+                    Field::Stream => stated.stream = boolean(self.scalar.text()),
                     Field::MaxTokens => stated.max_tokens = integer,
                     Field::MaxOutputTokens => stated.max_output_tokens = integer,
                     Field::Choices => stated.choices = integer,
                     Field::Priority => stated.priority = self.scalar.signed(),
-                    Field::Background => stated.background = self.scalar.get() == b"true",
-                    Field::Echo => stated.echo = self.scalar.get() == b"true",
-                    Field::Logprobs => stated.logprobs = self.scalar.get() != b"null",
-                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.get() != b"null",
+                    Field::Background => stated.background = self.scalar.text() == b"true",
+                    Field::Echo => stated.echo = self.scalar.text() == b"true",
+                    Field::Logprobs => stated.logprobs = self.scalar.text() != b"null",
+                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.text() != b"null",
                     _ => {}
                 }
             }
@@ -182,7 +182,7 @@ impl Scan {
 
     /// A sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
-        let (stated, value) = (&mut self.facts.stated, self.scalar.get());
+        let (stated, value) = (&mut self.facts.stated, self.scalar.text());
         match self.inner {
             Inner::PromptLogprobs => stated.prompt_logprobs = value != b"null",
             Inner::PromptLogprobIds => stated.prompt_logprob_ids = false,
