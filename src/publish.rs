@@ -134,8 +134,8 @@ impl Process {
 #[derive(Debug)]
 pub struct ShardState {
     phase: AtomicU8,
-    driver: AtomicU8,
-    why: OnceLock<String>,
+    /// And why so.
+    driver: OnceLock<(DriverInUse, String)>,
     bell: ArcSwapOption<OwnedFd>,
     doing: DoingCell,
     records: Records,
@@ -151,8 +151,7 @@ impl Default for ShardState {
     fn default() -> Self {
         ShardState {
             phase: AtomicU8::default(),
-            driver: AtomicU8::default(),
-            why: OnceLock::new(),
+            driver: OnceLock::new(),
             bell: ArcSwapOption::empty(),
             doing: DoingCell::default(),
             records: Records::default(),
@@ -177,8 +176,6 @@ pub enum Phase {
 /// How a shard moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverInUse {
-    /// Not decided yet.
-    Undecided,
     /// epoll.
     Epoll,
     /// io_uring.
@@ -189,7 +186,6 @@ impl DriverInUse {
     /// As metrics name it.
     pub fn as_str(self) -> &'static str {
         match self {
-            DriverInUse::Undecided => "undecided",
             DriverInUse::Epoll => "epoll",
             DriverInUse::Uring => "uring",
         }
@@ -199,8 +195,7 @@ impl DriverInUse {
 impl ShardState {
     /// The shard's listeners are open and it moves bytes with `driver`, for the reason `why`.
     pub fn now_serves(&self, driver: DriverInUse, why: &str) {
-        self.driver.store(driver as u8, Ordering::Relaxed);
-        self.why.get_or_init(|| why.to_owned());
+        self.driver.get_or_init(|| (driver, why.to_owned()));
         self.phase.store(Phase::Serving as u8, Ordering::Release);
     }
 
@@ -267,17 +262,8 @@ impl ShardState {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Why it moves bytes so, in words.
-    pub fn why(&self) -> &str {
-        self.why.get().map_or("", String::as_str)
-    }
-
-    /// How it moves bytes.
-    pub fn driver(&self) -> DriverInUse {
-        match self.driver.load(Ordering::Relaxed) {
-            0 => DriverInUse::Undecided,
-            1 => DriverInUse::Epoll,
-            _ => DriverInUse::Uring,
-        }
+    /// How it moves bytes, as metrics name it, and why so, in words.
+    pub fn driver(&self) -> (&'static str, &str) {
+        self.driver.get().map_or(("undecided", ""), |(driver, why)| (driver.as_str(), why))
     }
 }

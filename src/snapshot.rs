@@ -150,7 +150,12 @@ impl Snapshot {
 
     /// The endpoint an id was chosen for, unless its slot has another tenant by now.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(id.slot as usize)?.as_ref().filter(|endpoint| endpoint.id == id)
+        self.at(id.slot).filter(|endpoint| endpoint.id == id)
+    }
+
+    /// Whichever endpoint has this slot now.
+    pub fn at(&self, slot: u16) -> Option<&Endpoint> {
+        self.endpoints.get(usize::from(slot))?.as_ref()
     }
 
     /// Whether the pool of a request can be known without its `model`.

@@ -148,7 +148,7 @@ fn who_sees_a_shard_serving_sees_its_driver() {
         });
         let state = &process.shards()[0];
         if state.phase() == Phase::Serving {
-            assert_eq!(state.driver(), DriverInUse::Uring);
+            assert_eq!(state.driver(), ("uring", ""));
         }
         process.drain();
         shard.join().unwrap();

@@ -113,7 +113,7 @@ impl Chooser for Scripted {
     fn choose(&mut self, asked: &Asked, _fleet: &Fleet) -> Option<Placed> {
         self.0.get(asked.number as usize).copied().map(Placed::from)
     }
-    fn ended(&mut self, _number: u64, _tokens: u32) {}
+    fn ended(&mut self, _number: u64, _engine: usize, _tokens: u32) {}
 }
 
 fn request(arrival_ms: u64, pieces: &[(u64, u32)], output: u32) -> Request {
@@ -187,7 +187,7 @@ impl Chooser for Refusing {
         self.0 = true;
         Some(Turn::Refuse(first, 2))
     }
-    fn ended(&mut self, _number: u64, _tokens: u32) {}
+    fn ended(&mut self, _number: u64, _engine: usize, _tokens: u32) {}
 }
 
 #[test]

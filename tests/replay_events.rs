@@ -166,8 +166,8 @@ impl Chooser for Listens {
     fn first_token(&mut self, number: u64) {
         self.0.first_token(number);
     }
-    fn ended(&mut self, number: u64, tokens: u32) {
-        self.0.ended(number, tokens);
+    fn ended(&mut self, number: u64, engine: usize, tokens: u32) {
+        self.0.ended(number, engine, tokens);
     }
     fn scrape_every_ns(&self) -> Option<u64> {
         self.0.scrape_every_ns()

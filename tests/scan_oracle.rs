@@ -41,14 +41,7 @@ fn plans() -> Vec<Plan> {
 }
 
 fn needs() -> Vec<Needs> {
-    vec![
-        all_needs(),
-        Needs::MODEL | Needs::PREFIX,
-        Needs::PREFIX,
-        Needs::MODEL,
-        Needs::SESSION | Needs::MAX_TOKENS,
-        Needs::WHOLE,
-    ]
+    vec![all_needs(), Needs::MODEL | Needs::PREFIX, Needs::PREFIX, Needs::MODEL, Needs::SESSION, Needs::WHOLE]
 }
 
 /// Recorded bodies by the API they were sent to.

@@ -204,10 +204,7 @@ fn shadow(pool: &Pool, stats: &Stats) -> Option<ShownShadow> {
 
 async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
     let snapshot = state.published.current();
-    let name = |slot: &u16| {
-        let endpoint = snapshot.endpoints.get(usize::from(*slot))?.as_ref()?;
-        Some(endpoint.name.to_string())
-    };
+    let name = |slot: &u16| snapshot.at(*slot).map(|endpoint| endpoint.name.to_string());
     let pool = |pool: &Pool| ShownPool {
         model: pool.name.to_string(),
         policy: pool.settings.policy.as_str(),

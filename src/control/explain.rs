@@ -132,7 +132,7 @@ impl<'a> Against<'a> {
         let key = facts.plain_prefix().filter(|_| !failed);
         let session = session(question, settings).or(facts.session().filter(|_| !failed));
         let mut answer = Explanation {
-            api: format!("{:?}", api(question)).to_ascii_lowercase(),
+            api: api(question).as_str().to_owned(),
             body_bytes: question.body.len() as u64,
             scan: match whole {
                 Progress::Failed(fault) => format!(
@@ -230,10 +230,7 @@ impl<'a> Against<'a> {
             ..Request::default()
         };
         let choice: Result<Choice, Nobody> = policy::choose(&alone, loads, &request);
-        let named = |slot: u16| {
-            let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
-            Some(endpoint.name.to_string())
-        };
+        let named = |slot: u16| snapshot.at(slot).map(|endpoint| endpoint.name.to_string());
         PolicyChoice {
             policy: policy.as_str().to_owned(),
             configured: policy == pool.settings.policy,

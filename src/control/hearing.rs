@@ -213,7 +213,7 @@ impl Hearing {
                 self.distrust(&mut inner);
                 // Also where only an earlier process has heard it:
                 // what it told has no room of its own until it is heard.
-                self.keeper.notes(self.place, self.id, Unit::Blocks);
+                self.keeper.fleet().notes(self.place, self.id, Unit::Blocks);
                 self.say_unheard(socket, why, &mut inner);
                 Some(Course::Silent)
             }
@@ -304,9 +304,9 @@ impl Hearing {
 
     /// What the engine said that it holds is noted in the index from now on.
     fn note(&self, inner: &mut Inner) {
-        self.keeper.notes(self.place, self.id, Unit::Steps);
+        self.keeper.fleet().notes(self.place, self.id, Unit::Steps);
         // What was emptied before this says nothing against it.
-        inner.emptied = self.keeper.emptied(self.place, self.id).unwrap_or(inner.emptied);
+        inner.emptied = self.emptied().unwrap_or(inner.emptied);
         inner.is_noted = true;
     }
 
@@ -315,12 +315,17 @@ impl Hearing {
         if inner.is_noted {
             self.empty(inner);
             inner.is_noted = false;
-            self.keeper.notes(self.place, self.id, Unit::Blocks);
+            self.keeper.fleet().notes(self.place, self.id, Unit::Blocks);
         }
     }
 
+    /// How often what is noted of its cache has gone, by whomever; none: it is not there.
+    fn emptied(&self) -> Option<u64> {
+        self.keeper.fleet().tenancy(self.place, self.id).map(|tenancy| tenancy.emptied)
+    }
+
     fn empty(&self, inner: &mut Inner) {
-        let emptied = self.keeper.empty(self.place, self.id);
+        let emptied = self.keeper.fleet().empty(self.place, self.id);
         // Where others found it empty as well, that is still to be looked into.
         if !inner.is_noted || emptied == inner.emptied + 1 {
             inner.emptied = emptied;

@@ -264,7 +264,7 @@ impl Listener {
             // Of none of these there are ears.
             (_, None) => {
                 self.keeper.comes_by(self.place, &[]);
-                self.keeper.unheard(self.place);
+                self.keeper.fleet().unheard(self.place);
                 return SOON;
             }
         }
@@ -308,7 +308,7 @@ impl Listener {
             Err(why) => why,
         };
         say_once(keeper, *place, said, why);
-        keeper.unheard(*place);
+        keeper.fleet().unheard(*place);
         ASK_AGAIN
     }
 }

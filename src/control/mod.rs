@@ -233,7 +233,8 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             );
             keeper.publish_now();
             let serving = begin(&setup, &keeper, admin, succeeds);
-            upgrade::on_signal(asked.upgrade, setup.process, &keeper, Arc::clone(&setup.bequest), serving);
+            let succeeded = upgrade::on_signal(asked.upgrade, setup.clone(), Arc::clone(&keeper), serving);
+            lasting::spawn("SIGUSR2", setup.process, succeeded);
             let acquainted = keeper.get_acquainted(setup.process, succeeds).await;
             keeper.publish_now();
             let failed = acquainted.is_err();

@@ -106,7 +106,7 @@ impl Ends {
 /// READY: every shard accepts connections. The service manager is to keep the sockets: should this process die, those
 /// who connect wait for the next one.
 pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
-    let (driver, why) = process.shards().first().map_or(("no", ""), |shard| (shard.driver().as_str(), shard.why()));
+    let (driver, why) = process.shards().first().map_or(("no", ""), |shard| shard.driver());
     let shards = process.shards().len();
     tracing::info!(shards, driver, why, "ready");
     let status = format!("serving with {shards} shards on {driver}");

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::keeper::Keeper;
-use super::{GLANCE, SAVED_WITHIN, lasting, service};
+use super::{GLANCE, SAVED_WITHIN, Setup, service};
 use crate::publish::Process;
 use crate::succession::{self, Estate, Heir};
 
@@ -76,17 +76,6 @@ impl Will {
     }
 }
 
-/// Waits for SIGUSR2, for ever.
-pub(super) fn on_signal(
-    signals: Signal,
-    process: &'static Process,
-    keeper: &Arc<Keeper>,
-    bequest: Bequest,
-    serving: AbortHandle,
-) {
-    lasting::spawn("SIGUSR2", process, succeed(signals, process, Arc::clone(keeper), bequest, serving));
-}
-
 /// The process with whose end all others of its PID namespace are killed.
 const INIT: u32 = 1;
 const IS_INIT: &str = "no process can take this one's place: it is the first of its PID namespace, which ends with it; start the container anew";
@@ -96,13 +85,9 @@ fn failed(why: &'static str) {
     tracing::warn!("{why}");
 }
 
-async fn succeed(
-    mut signals: Signal,
-    process: &'static Process,
-    keeper: Arc<Keeper>,
-    bequest: Bequest,
-    serving: AbortHandle,
-) {
+/// Waits for SIGUSR2, for ever.
+pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Keeper>, serving: AbortHandle) {
+    let Setup { process, bequest, .. } = setup;
     let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
     while signals.recv().await.is_some() {
         if std::process::id() == INIT {

@@ -217,6 +217,12 @@ impl ShardStats {
         add(&self.counts[count as usize], n);
     }
 
+    /// Takes over what the shard's driver counts for itself: its total, for a count that nobody else adds to.
+    #[inline]
+    pub fn stands_at(&self, count: Count, total: u64) {
+        self.counts[count as usize].store(total, Ordering::Relaxed);
+    }
+
     /// Counts a finished request; pools from [`LABELLED_POOLS_MAX`] on as that number.
     #[inline]
     pub fn request(&self, key: RequestKey) {

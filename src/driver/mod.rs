@@ -97,19 +97,13 @@ pub trait HandOver {
     ///
     /// # Errors
     /// When it cannot be waited for.
-    fn hear(&mut self, _bell: OwnedFd) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
+    fn hear(&mut self, bell: OwnedFd) -> io::Result<()>;
 
     /// Gives an accepted connection away that was not adopted.
-    fn give(&mut self, _socket: SocketId) -> Option<OwnedFd> {
-        None
-    }
+    fn give(&mut self, socket: SocketId) -> Option<OwnedFd>;
 
     /// Takes a connection that another driver gave away, as if it had been accepted here.
-    fn take(&mut self, _connection: OwnedFd) -> Option<SocketId> {
-        None
-    }
+    fn take(&mut self, connection: OwnedFd) -> Option<SocketId>;
 }
 
 /// One shard's kernel.

@@ -309,7 +309,7 @@ fn next_unbarred(
 
 /// The endpoint there, and its load as a choice counts it.
 fn runner_up(slot: u16, snapshot: &Snapshot, cx: &Context<'_>) -> RunnerUp {
-    let endpoint = snapshot.endpoints.get(usize::from(slot))?.as_ref()?;
+    let endpoint = snapshot.at(slot)?;
     Some((endpoint.id, cx.counters.in_flight(slot).saturating_add(endpoint.foreign)))
 }
 

@@ -20,7 +20,6 @@ impl Exchange {
             cx.stats.count(Count::ScanFailedCompressed);
         }
         if self.upload.body.done() || self.asked.encoded || needs.is_empty() {
-            self.upload.knows_enough = true;
             return;
         }
         let scan = self.upload.take_scan(cx.lender);
@@ -56,7 +55,7 @@ impl Exchange {
 
     /// None of the body came with the head. Who waits for it takes memory already.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
-        if self.upload.knows_enough {
+        if self.upload.knows_enough() {
             self.choose(cx);
         } else if self.upload.is_over_budget(cx.lender) {
             self.refuse(refusals::OVER_BUDGET.into(), cx);
@@ -114,7 +113,7 @@ impl Exchange {
 
     /// Feeds the scanner, which has seen `before` bytes, until the choice knows enough.
     fn look_at(&mut self, data: &[u8], before: u64, cx: &mut Context<'_>) {
-        if self.phase != Phase::ReadBody || self.upload.scan.is_none() {
+        if self.phase != Phase::ReadBody || self.upload.knows_enough() {
             return;
         }
         // Not a byte beyond what may be held: else the key would depend on how the body was cut.
@@ -193,7 +192,7 @@ impl Exchange {
         self.upload.seeks_model =
             (self.upload.seeks_model || self.upload.is_full(cx.rules)) && self.misses_model(cx.snapshot);
         let full = self.upload.is_full(cx.rules);
-        if self.phase == Phase::ReadBody && (self.upload.knows_enough || self.upload.body.done() || full) {
+        if self.phase == Phase::ReadBody && (self.upload.knows_enough() || self.upload.body.done() || full) {
             let end = self.upload.scan.as_mut().filter(|_| self.upload.body.done()).map(|scan| scan.finish());
             match end {
                 Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),

@@ -27,8 +27,6 @@ pub(super) struct Upload {
     /// Never taken out while it is used: a fault of ours would leave it on the account.
     pub scan: Option<Box<Scan>>,
     pub scan_nanos: u64,
-    /// The choice waits for nothing of the body.
-    pub knows_enough: bool,
     /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
     pub seeks_model: bool,
     pub unscannable: bool,
@@ -51,7 +49,6 @@ impl Upload {
             held_whole: true,
             scan: None,
             scan_nanos: 0,
-            knows_enough: false,
             seeks_model: false,
             unscannable: false,
         }
@@ -65,6 +62,11 @@ impl Upload {
     /// Has the lender's scanner read it from here on.
     pub fn take_scan(&mut self, lender: &mut Lender) -> &mut Scan {
         self.scan.insert(lender.scan())
+    }
+
+    /// While the body comes: whether the choice waits for nothing of it.
+    pub fn knows_enough(&self) -> bool {
+        self.scan.is_none()
     }
 
     pub fn give_back_scan(&mut self, lender: &mut Lender) {

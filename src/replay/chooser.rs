@@ -72,8 +72,8 @@ pub trait Chooser {
     }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
-    /// A request has the last of so many tokens.
-    fn ended(&mut self, number: u64, tokens: u32);
+    /// A request has the last of so many tokens of its engine.
+    fn ended(&mut self, number: u64, engine: usize, tokens: u32);
     /// How often it reads the engines' metrics, if it does.
     fn scrape_every_ns(&self) -> Option<u64> {
         None

@@ -13,7 +13,6 @@ pub struct Fleet {
     step_ends_ns: Vec<Option<u64>>,
     /// The cache of all, as large as theirs together.
     pooled: Option<Cache>,
-    profiles: Vec<Profile>,
 }
 
 impl Fleet {
@@ -22,10 +21,9 @@ impl Fleet {
         let profiles: Vec<Profile> = weights.iter().map(|weight| profiles::of_weight(profile, *weight)).collect();
         let blocks = profiles.iter().fold(0u32, |sum, profile| sum.saturating_add(profile.blocks()));
         Fleet {
-            engines: profiles.iter().map(|profile| Core::new(profile.clone())).collect(),
             step_ends_ns: vec![None; profiles.len()],
             pooled: pooled.then(|| Cache::new(blocks)),
-            profiles,
+            engines: profiles.into_iter().map(Core::new).collect(),
         }
     }
 
@@ -41,7 +39,7 @@ impl Fleet {
 
     /// What an engine is.
     pub fn profile(&self, engine: usize) -> Option<&Profile> {
-        self.profiles.get(engine)
+        self.engines.get(engine).map(Core::profile)
     }
 
     /// How many of these chained blocks, from the first, an engine finds in its cache now: what KV events would

@@ -41,9 +41,9 @@ impl Chooser for Fronts {
         }
     }
 
-    fn ended(&mut self, number: u64, tokens: u32) {
+    fn ended(&mut self, number: u64, engine: usize, tokens: u32) {
         if let Some(front) = self.dealt.remove(&number).and_then(|front| self.fronts.get_mut(front)) {
-            front.ended(number, tokens);
+            front.ended(number, engine, tokens);
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
             let mut trial = trial(Policy::Warm, fronts);
             let first = trial.ask(&[(1, 4_000)]);
             trial.chooser.first_token(first.0);
-            trial.chooser.ended(first.0, 1);
+            trial.chooser.ended(first.0, first.1, 1);
             // Who holds nothing there does not take a full cache; without this all would meet there by the ring.
             let full = |engine| Figures { kv_usage: if engine == first.1 { 1.0 } else { 0.0 }, ..Figures::default() };
             trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
@@ -111,8 +111,8 @@ mod tests {
             let settings = Settings { policy: Policy::Warm, ..Settings::default() };
             let mut trial = Trial::new(Fronts::new(&stage, &settings), 1);
             for _ in 0..1_000 {
-                let (number, _) = trial.ask(&[(9, 16)]);
-                trial.chooser.ended(number, answer);
+                let (number, engine) = trial.ask(&[(9, 16)]);
+                trial.chooser.ended(number, engine, answer);
             }
             // Of 88,000 tokens these are 80,000.
             for prompt in 1..6 {
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn requests_are_dealt_evenly_and_end_where_they_went() {
         let mut three = trial(Policy::Random, 3);
-        let numbers: Vec<u64> = (0..300).map(|_| three.ask(&[(1, 16)]).0).collect();
+        let asked: Vec<(u64, usize)> = (0..300).map(|_| three.ask(&[(1, 16)])).collect();
         let share = |front| three.chooser.dealt.values().filter(|dealt| **dealt == front).count();
         assert!((0..3).all(|front| (70..130).contains(&share(front))));
-        numbers.iter().for_each(|number| three.chooser.ended(*number, 1));
+        asked.iter().for_each(|(number, engine)| three.chooser.ended(*number, *engine, 1));
         assert!(three.chooser.dealt.is_empty());
         assert!(three.chooser.fronts.iter().all(|front| front.in_flight() == 0));
     }

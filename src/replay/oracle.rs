@@ -123,7 +123,7 @@ impl Chooser for Oracle {
         }
     }
 
-    fn ended(&mut self, number: u64, _tokens: u32) {
+    fn ended(&mut self, number: u64, _engine: usize, _tokens: u32) {
         let Some((engine, _, output)) = self.placed.remove(&number) else { return };
         self.outputs -= output;
         if let Some(in_flight) = self.in_flight.get_mut(engine) {

@@ -196,7 +196,7 @@ impl Chooser for Own {
         }
     }
 
-    fn ended(&mut self, number: u64, tokens: u32) {
+    fn ended(&mut self, number: u64, _engine: usize, tokens: u32) {
         self.counters.answer(PoolId(0), tokens);
         self.admissions.remove(&number);
     }
@@ -262,10 +262,11 @@ mod tests {
         assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (1, 0));
         let (second, again) = trial.ask(&[(1, 4_000), (2, 320)]);
         assert_eq!((again, loads.pending(home as u16)), (home, 320), "the index holds what was sent");
-        assert_ne!(trial.ask(&[(3, 4_000)]).1, home, "what is new goes where less is to do");
-        [first, second].iter().for_each(|number| trial.chooser.ended(*number, 1));
+        let (third, other) = trial.ask(&[(3, 4_000)]);
+        assert_ne!(other, home, "what is new goes where less is to do");
+        [first, second].iter().for_each(|number| trial.chooser.ended(*number, home, 1));
         assert_eq!((loads.in_flight(home as u16), loads.pending(home as u16)), (0, 0));
-        trial.chooser.ended(2, 1);
+        trial.chooser.ended(third, other, 1);
         assert_eq!(trial.chooser.counters.in_flight_in_all() + trial.chooser.counters.underflow(), 0);
     }
 

@@ -34,8 +34,6 @@ pub struct Queued {
     looked_ns: Vec<u64>,
     /// When all who wait were last looked at for those who do so for too long.
     swept_ns: u64,
-    /// Where requests in flight are.
-    placed: HashMap<u64, usize>,
 }
 
 impl Queued {
@@ -48,15 +46,7 @@ impl Queued {
             look: Look::default(),
             looked_ns: vec![0; stage.engines()],
             swept_ns: 0,
-            placed: HashMap::new(),
         }
-    }
-
-    /// It goes to its engine.
-    fn goes(&mut self, asked: &Asked, choice: &Choice) -> Option<Placed> {
-        let placed = self.own.place(asked, choice)?;
-        self.placed.insert(asked.number, placed.engine);
-        Some(placed)
     }
 
     fn joins(&mut self, asked: &Asked, choice: &Choice) {
@@ -126,7 +116,7 @@ impl Chooser for Queued {
             }
             None => {
                 self.own.queue().passed(&newcomer(asked, &choice));
-                self.goes(asked, &choice)
+                self.own.place(asked, &choice)
             }
             Some(aimed) if holds => {
                 let seen = self.own.queue().seen();
@@ -142,7 +132,7 @@ impl Chooser for Queued {
             Some(_) => {
                 let tokens = choice.tokens.map_or(0, |tokens| tokens.new);
                 self.waiting.remove(&asked.number)?.released(tokens, asked.now_ns / 1_000);
-                self.goes(asked, &choice)
+                self.own.place(asked, &choice)
             }
         }
     }
@@ -170,13 +160,11 @@ impl Chooser for Queued {
         self.own.first_token(number);
     }
 
-    fn ended(&mut self, number: u64, tokens: u32) {
-        self.own.ended(number, tokens);
-        if let Some(engine) = self.placed.remove(&number) {
-            // Who comes first of all may go there.
-            self.look.begins();
-            self.own.queue().freed(engine as u16);
-        }
+    fn ended(&mut self, number: u64, engine: usize, tokens: u32) {
+        self.own.ended(number, engine, tokens);
+        // Who comes first of all may go there.
+        self.look.begins();
+        self.own.queue().freed(engine as u16);
     }
 
     fn scrape_every_ns(&self) -> Option<u64> {
@@ -231,7 +219,7 @@ mod tests {
         assert_eq!(trial.queued.turn(20 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 20 * MS, &[(1, 1_500)], 0), None);
         assert_eq!(trial.queued.turn(21 * MS, 1), None);
-        trial.queued.ended(0, 1);
+        trial.queued.ended(0, 0, 1);
         assert_eq!(trial.queued.turn(21 * MS, 1), Some(Turn::Ask(1)));
         assert_eq!(trial.ask(1, 21 * MS, &[(1, 1_500)], 0), Some(0));
         assert_eq!((trial.queued.turn(60 * MS, 1), trial.queued.own.queue().waiting()), (None, 0));
@@ -265,7 +253,7 @@ mod tests {
         assert_eq!(Trial::new(Queueing::Off).ask(1, 0, &[(1, 1_500)], 0), Some(0));
         let mut trial = Trial::new(Queueing::Auto);
         assert_eq!(trial.ask(1, 0, &[(1, 1_500)], 0), None);
-        (1_000..3_000).for_each(|number| trial.queued.ended(number, 8_000));
+        (1_000..3_000).for_each(|number| trial.queued.own.ended(number, 0, 8_000));
         let beginning = trial.ask(2, 0, &[(100, 7_936), (2, 320)], 0);
         assert_eq!(beginning, Some(0), "nearly all of it is there, and answers are long");
     }

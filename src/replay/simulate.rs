@@ -300,7 +300,7 @@ impl Simulation<'_> {
     }
 
     fn finish(&mut self, live: Live, now_ns: u64) {
-        self.chooser.ended(live.number, live.tokens);
+        self.chooser.ended(live.number, live.engine, live.tokens);
         self.run.end_ns = now_ns;
         self.run.records.push(Record {
             arrival_ns: live.request.arrival_ns,

@@ -13,30 +13,6 @@ pub const MODEL_BYTES_MAX: usize = 256;
 /// Most body fields that may carry a session key.
 pub const SESSION_FIELDS_MAX: usize = 8;
 
-/// A range of body bytes, the value of a field: quotes and brackets included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Span {
-    /// Offset of its first byte in the body.
-    pub start: u64,
-    /// Offset behind its last byte.
-    pub end: u64,
-}
-
-/// Where the values lie that a later stage may rewrite. `None`: the field has not been seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Spans {
-    /// `model`
-    pub model: Option<Span>,
-    /// `stream`
-    pub stream: Option<Span>,
-    /// `stream_options`
-    pub stream_options: Option<Span>,
-    /// `max_tokens`
-    pub max_tokens: Option<Span>,
-    /// `max_completion_tokens` or `max_output_tokens`, which win over `max_tokens`.
-    pub max_output_tokens: Option<Span>,
-}
-
 /// Hash of the prompt's prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefixHash {
@@ -124,8 +100,6 @@ pub struct Stated {
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
     /// Whether `tools` is there, other than null.
     pub tools: bool,
-    /// Values that stand where.
-    pub spans: Spans,
     /// Fields of meaning that were there more than once.
     pub duplicates: u32,
 }

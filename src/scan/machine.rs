@@ -27,8 +27,6 @@ pub struct Scan {
     pub(super) field: Field,
     /// The field of a message or part whose value is being read.
     pub(super) inner: Inner,
-    /// Where the top-level value began.
-    pub(super) value_start: u64,
     /// Set of top-level fields whose value has begun.
     pub(super) seen: u32,
     pub(super) skip: Skip,
@@ -125,7 +123,6 @@ impl Scan {
             frames: Frames::new(),
             field: Field::Ignored,
             inner: Inner::Ignored,
-            value_start: 0,
             seen: 0,
             skip: Skip::default(),
             skipped_to: SkippedTo::Nobody,
@@ -147,7 +144,7 @@ impl Scan {
         (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
         self.state = if needs.is_empty() { State::Enough } else { State::Start };
-        (self.at, self.seen, self.value_start) = (0, 0, 0);
+        (self.at, self.seen) = (0, 0);
         self.frames.unwind();
         self.facts.reset(api);
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
@@ -246,10 +243,10 @@ impl Scan {
             (State::FirstKey | State::NextKey, b'"') => self.key_begins(),
             (State::Colon, b':') => self.state = State::Value,
             (State::FirstElement, b']') | (State::FirstKey, b'}') => self.frame_closes(),
-            (State::Value | State::FirstElement, b'"') => self.string_begins(at),
-            (State::Value | State::FirstElement, b'{' | b'[') => self.container_begins(byte, at),
+            (State::Value | State::FirstElement, b'"') => self.string_begins(),
+            (State::Value | State::FirstElement, b'{' | b'[') => self.container_begins(byte),
             (State::Value | State::FirstElement, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => {
-                self.scalar_begins(at);
+                self.scalar_begins();
             }
             (State::AfterValue, b',') => {
                 self.state = if self.frames.top().is_array() { State::Value } else { State::NextKey };
@@ -294,7 +291,7 @@ impl Scan {
         match bytes.get(used..) {
             Some([b':', b'"', ..]) => {
                 self.state = State::Value;
-                self.string_begins(self.at + used as u64 + 1);
+                self.string_begins();
                 used + 2
             }
             _ => used,
@@ -356,7 +353,7 @@ impl Scan {
     fn string_read(&mut self, used: usize, ended: Ended) -> usize {
         match ended {
             Ended::Piece => {}
-            Ended::Quote => self.value_ends(self.at + used as u64),
+            Ended::Quote => self.value_ends(),
             Ended::Full => self.leave_section(),
             Ended::Fault(fault) => self.fail(fault),
         }
@@ -379,7 +376,7 @@ impl Scan {
             if self.skipped_to == SkippedTo::Sample {
                 self.facts.prompt.media(self.sample.value());
             }
-            self.value_ends(self.at + used as u64);
+            self.value_ends();
         }
         used
     }
@@ -389,7 +386,7 @@ impl Scan {
         self.scalar.put(bytes.get(..length).unwrap_or(bytes));
         match bytes.get(length) {
             None => {}
-            Some(&behind) if ends_scalar(behind) => self.scalar_ends(self.at + length as u64),
+            Some(&behind) if ends_scalar(behind) => self.scalar_ends(),
             Some(_) => self.fail(Fault::Syntax),
         }
         length

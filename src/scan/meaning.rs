@@ -5,7 +5,7 @@ use super::frames::Frame;
 use super::kernel::Skip;
 use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
-use super::{Api, Facts, Needs, Span};
+use super::{Api, Facts, Needs};
 
 /// What a name means where it stands.
 #[derive(Clone, Copy)]
@@ -46,8 +46,7 @@ impl Scan {
     }
 
     /// A value's first byte at the top: whatever an earlier one of the same name said is void.
-    fn field_begins(&mut self, at: u64) {
-        self.value_start = at;
+    fn field_begins(&mut self) {
         let bit = self.field.bit();
         self.facts.stated.duplicates += (self.seen & bit != 0) as u32;
         self.seen |= bit;
@@ -78,11 +77,11 @@ impl Scan {
         }
     }
 
-    /// A string begins at offset `at`.
-    pub(super) fn string_begins(&mut self, at: u64) {
+    /// A string begins.
+    pub(super) fn string_begins(&mut self) {
         self.decoder.reset();
         if self.frames.top() == Frame::Top {
-            self.field_begins(at);
+            self.field_begins();
             let field = self.field;
             match field {
                 Field::Model => self.keep_string(),
@@ -109,10 +108,10 @@ impl Scan {
         }
     }
 
-    /// `{` or `[` at offset `at`.
-    pub(super) fn container_begins(&mut self, bracket: u8, at: u64) {
+    /// `{` or `[`.
+    pub(super) fn container_begins(&mut self, bracket: u8) {
         if self.frames.top() == Frame::Top {
-            self.field_begins(at);
+            self.field_begins();
             let field = self.field;
             match field {
                 Field::Prompt(section) if self.section_begins(section) => self.item_begins(bracket),
@@ -147,30 +146,30 @@ impl Scan {
         }
     }
 
-    /// A number or literal begins at offset `at`.
-    pub(super) fn scalar_begins(&mut self, at: u64) {
+    /// A number or literal begins.
+    pub(super) fn scalar_begins(&mut self) {
         if self.frames.top() == Frame::Top {
-            self.field_begins(at);
+            self.field_begins();
         }
         self.scalar.clear();
         self.state = State::Scalar;
     }
 
     /// A number or literal is over.
-    pub(super) fn scalar_ends(&mut self, at: u64) {
+    pub(super) fn scalar_ends(&mut self) {
         match self.frames.top() {
             Frame::Top => {
                 let (stated, integer) = (&mut self.facts.stated, self.scalar.integer());
                 match self.field {
-                    Field::Stream => stated.stream = boolean(self.scalar.get()),
+                    Field::Stream => stated.stream = boolean(self.scalar.text()),
                     Field::MaxTokens => stated.max_tokens = integer,
                     Field::MaxOutputTokens => stated.max_output_tokens = integer,
                     Field::Choices => stated.choices = integer,
                     Field::Priority => stated.priority = self.scalar.signed(),
-                    Field::Background => stated.background = self.scalar.get() == b"true",
-                    Field::Echo => stated.echo = self.scalar.get() == b"true",
-                    Field::Logprobs => stated.logprobs = self.scalar.get() != b"null",
-                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.get() != b"null",
+                    Field::Background => stated.background = self.scalar.text() == b"true",
+                    Field::Echo => stated.echo = self.scalar.text() == b"true",
+                    Field::Logprobs => stated.logprobs = self.scalar.text() != b"null",
+                    Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.text() != b"null",
                     _ => {}
                 }
             }
@@ -178,12 +177,12 @@ impl Scan {
             Frame::Sampling => self.parameter_ends(),
             _ => {}
         }
-        self.value_ends(at);
+        self.value_ends();
     }
 
     /// A sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
-        let (stated, value) = (&mut self.facts.stated, self.scalar.get());
+        let (stated, value) = (&mut self.facts.stated, self.scalar.text());
         match self.inner {
             Inner::PromptLogprobs => stated.prompt_logprobs = value != b"null",
             Inner::PromptLogprobIds => stated.prompt_logprob_ids = false,
@@ -217,11 +216,11 @@ impl Scan {
         if matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top {
             self.facts.prompt.item_ends();
         }
-        self.value_over(self.at);
+        self.value_over();
     }
 
-    /// A string, skipped value or scalar is over; `at` is the offset behind it.
-    pub(super) fn value_ends(&mut self, at: u64) {
+    /// A string, skipped value or scalar is over.
+    pub(super) fn value_ends(&mut self) {
         match self.state {
             State::Text => {
                 self.facts.prompt.text_ends();
@@ -233,14 +232,14 @@ impl Scan {
             State::Opaque => self.opaque_known(),
             _ => {}
         }
-        self.value_over(at);
+        self.value_over();
     }
 
     /// Any value is over.
-    fn value_over(&mut self, at: u64) {
+    fn value_over(&mut self) {
         self.state = State::AfterValue;
         match self.frames.top() {
-            Frame::Top => self.field_ends(at),
+            Frame::Top => self.field_ends(),
             // Beside all sections.
             Frame::Sampling => {}
             _ if self.facts.prompt.leaves() => self.leave_section(),
@@ -249,15 +248,8 @@ impl Scan {
     }
 
     /// A top-level value is over.
-    fn field_ends(&mut self, at: u64) {
-        let span = Some(Span { start: self.value_start, end: at });
-        let spans = &mut self.facts.stated.spans;
+    fn field_ends(&mut self) {
         match self.field {
-            Field::Model => spans.model = span,
-            Field::Stream => spans.stream = span,
-            Field::StreamOptions => spans.stream_options = span,
-            Field::MaxTokens => spans.max_tokens = span,
-            Field::MaxOutputTokens => spans.max_output_tokens = span,
             Field::Prompt(section) => {
                 if self.api == Api::Responses && section == Section::Main {
                     self.facts.prompt.message_ends();
@@ -305,7 +297,6 @@ impl Scan {
             && met(Needs::MODEL, seen(Field::Model))
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
             && met(Needs::SESSION, self.names.count() == 0 || self.facts.has_session(0))
-            && met(Needs::MAX_TOKENS, seen(Field::MaxTokens) || seen(Field::MaxOutputTokens))
     }
 }
 

@@ -57,7 +57,7 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 
 pub use cut::{Cut, Step};
-pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Span, Spans, Stated};
+pub use facts::{Counts, Facts, MODEL_BYTES_MAX, PrefixHash, SESSION_FIELDS_MAX, Stated};
 pub use fields::reads;
 pub use form::{Calls, Chat, Form, Place, Toolset, Turn};
 pub use kernel::Kernel;
@@ -92,6 +92,22 @@ pub enum Api {
 }
 
 impl Api {
+    /// As logs and `explain` name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Api::Chat => "chat",
+            Api::Completions => "completions",
+            Api::Embeddings => "embeddings",
+            Api::Responses => "responses",
+            Api::Messages => "messages",
+            Api::Rerank => "rerank",
+            Api::Score => "score",
+            Api::Tokenize => "tokenize",
+            Api::Generate => "generate",
+            Api::Other => "other",
+        }
+    }
+
     /// The API of a request target's path; a query is left aside.
     pub fn of_path(target: &[u8]) -> Api {
         let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
@@ -186,10 +202,8 @@ impl Needs {
     pub const PREFIX: Needs = Needs(2);
     /// The session key.
     pub const SESSION: Needs = Needs(4);
-    /// The most tokens asked for.
-    pub const MAX_TOKENS: Needs = Needs(8);
-    /// Everything to the body's end: all counts and spans, the last of duplicate fields.
-    pub const WHOLE: Needs = Needs(16);
+    /// Everything to the body's end: all counts, the last of duplicate fields.
+    pub const WHOLE: Needs = Needs(8);
 
     /// Whether all of `other` is in the set.
     pub fn contains(self, other: Needs) -> bool {

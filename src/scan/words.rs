@@ -8,16 +8,22 @@ use super::{MODEL_BYTES_MAX, SESSION_FIELDS_MAX};
 /// Longest number that is read; a longer one is unknown, not an error.
 const SCALAR_BYTES_MAX: usize = 24;
 
-/// A short string, decoded: a key, a model, a role. Of longer ones only the length and the hash are known.
-pub(super) struct Word {
-    bytes: [u8; MODEL_BYTES_MAX],
+/// A value of at most so many bytes. Of a longer one nothing is known but that it is too long.
+pub(super) struct Short<const MOST: usize> {
+    bytes: [u8; MOST],
     length: usize,
     over: bool,
 }
 
-impl Word {
+/// A string, decoded: a key, a model, a role.
+pub(super) type Word = Short<MODEL_BYTES_MAX>;
+
+/// A number or literal.
+pub(super) type Scalar = Short<SCALAR_BYTES_MAX>;
+
+impl<const MOST: usize> Short<MOST> {
     pub fn new() -> Self {
-        Word { bytes: [0; MODEL_BYTES_MAX], length: 0, over: false }
+        Short { bytes: [0; MOST], length: 0, over: false }
     }
 
     pub fn clear(&mut self) {
@@ -37,12 +43,14 @@ impl Word {
         }
     }
 
-    /// The string, unless it was too long.
+    /// All of it, unless it was too long.
     #[inline]
     pub fn get(&self) -> Option<&[u8]> {
         self.bytes.get(..self.length).filter(|_| !self.over)
     }
+}
 
+impl Word {
     pub fn is_empty(&self) -> bool {
         self.length == 0 && !self.over
     }
@@ -95,40 +103,15 @@ impl Taker for Opaque {
     }
 }
 
-/// A number or literal.
-pub(super) struct Scalar {
-    bytes: [u8; SCALAR_BYTES_MAX],
-    length: usize,
-    over: bool,
-}
-
 impl Scalar {
-    pub fn new() -> Self {
-        Scalar { bytes: [0; SCALAR_BYTES_MAX], length: 0, over: false }
-    }
-
-    pub fn clear(&mut self) {
-        (self.length, self.over) = (0, false);
-    }
-
-    pub fn put(&mut self, run: &[u8]) {
-        let end = self.length + run.len();
-        match self.bytes.get_mut(self.length..end) {
-            Some(free) => {
-                free.copy_from_slice(run);
-                self.length = end;
-            }
-            None => self.over = true,
-        }
-    }
-
-    pub fn get(&self) -> &[u8] {
-        self.bytes.get(..self.length).filter(|_| !self.over).unwrap_or_default()
+    /// Its bytes; none where it is too long.
+    pub fn text(&self) -> &[u8] {
+        self.get().unwrap_or_default()
     }
 
     /// The whole number it is; `None` for everything else, fractions and more than 64 bits included.
     pub fn integer(&self) -> Option<u64> {
-        let digits = self.get();
+        let digits = self.text();
         if digits.is_empty() {
             return None;
         }
@@ -140,7 +123,7 @@ impl Scalar {
 
     /// The same with a sign.
     pub fn signed(&self) -> Option<i64> {
-        std::str::from_utf8(self.get()).ok()?.parse().ok()
+        std::str::from_utf8(self.text()).ok()?.parse().ok()
     }
 }
 

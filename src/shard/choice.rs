@@ -31,7 +31,9 @@ impl NotToBeHad {
 pub fn choose(asked: Option<DriverInUse>) -> Result<DriverChoice, NotToBeHad> {
     let usable = match asked {
         Some(DriverInUse::Uring) => probe::usable(),
-        Some(_) => return Ok(DriverChoice { driver: DriverInUse::Epoll, why: "as configured".into() }),
+        Some(DriverInUse::Epoll) => {
+            return Ok(DriverChoice { driver: DriverInUse::Epoll, why: "as configured".into() });
+        }
         None => probe::usable(),
     };
     match (asked, usable) {

@@ -115,10 +115,7 @@ impl<D: Driver> Shard<D> {
         if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
             return;
         }
-        let refuses = |id: EndpointId| {
-            let endpoint = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
-            endpoint.is_some_and(|endpoint| endpoint.id == id && endpoint.refuses_probes)
-        };
+        let refuses = |id: EndpointId| snapshot.endpoint(id).is_some_and(|endpoint| endpoint.refuses_probes);
         let is_deserted =
             |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
         for key in self.clients.keys_where(is_deserted) {

@@ -152,10 +152,6 @@ pub struct Shard<D> {
     /// When all accounts are compared entry by entry next.
     audit_at: Micros,
     accepting: bool,
-    /// As the driver had counted at the end of the last turn.
-    buffers_out: u64,
-    overflows: u64,
-    accept_stalls: u64,
     /// None where its driver cannot.
     neighbours: Option<Neighbours>,
     drain_until: Option<Micros>,
@@ -212,9 +208,6 @@ impl<D: Driver> Shard<D> {
             // Each at a second of its own: a walk of many connections takes a moment of all their streams.
             audit_at: now + setup.seed % audit::WALK,
             accepting: true,
-            buffers_out: 0,
-            overflows: 0,
-            accept_stalls: 0,
             neighbours: None,
             drain_until: None,
             drain_look_at: now,
@@ -333,24 +326,12 @@ impl<D: Driver> Shard<D> {
         self.look_for_deserted();
     }
 
-    /// What the driver has counted since the last turn, and what is open and held now.
+    /// What the driver has counted, and what is open and held now.
     fn tell_statistics(&mut self) {
         let stats = self.desk.stats;
-        let buffers_out = self.driver.buffers_out();
-        if buffers_out != self.buffers_out {
-            stats.add(Count::BuffersOut, buffers_out - self.buffers_out);
-            self.buffers_out = buffers_out;
-        }
-        let overflows = self.driver.overflows();
-        if overflows != self.overflows {
-            stats.add(Count::CompletionsOver, overflows - self.overflows);
-            self.overflows = overflows;
-        }
-        let accept_stalls = self.driver.accept_stalls();
-        if accept_stalls != self.accept_stalls {
-            stats.add(Count::AcceptStalled, accept_stalls - self.accept_stalls);
-            self.accept_stalls = accept_stalls;
-        }
+        stats.stands_at(Count::BuffersOut, self.driver.buffers_out());
+        stats.stands_at(Count::CompletionsOver, self.driver.overflows());
+        stats.stands_at(Count::AcceptStalled, self.driver.accept_stalls());
         stats.set(Gauge::Connections, self.clients.len() as u64);
         stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
         stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);

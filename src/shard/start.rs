@@ -145,7 +145,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Nei
                     run(Epoll::new()?, setup, neighbours, &DriverChoice { driver: DriverInUse::Epoll, why })
                 }
             },
-            _ => run(Epoll::new()?, setup, neighbours, choice),
+            DriverInUse::Epoll => run(Epoll::new()?, setup, neighbours, choice),
         }
     }));
     outcome.unwrap_or_else(|_| abort())

@@ -64,9 +64,7 @@ impl<D: Driver> Shard<D> {
             self.assign(client, key);
             return Some(Event::Connected { reused: true, acknowledged });
         }
-        let endpoints = &self.desk.snapshot.endpoints;
-        let known = endpoints.get(endpoint.slot as usize).and_then(Option::as_ref);
-        let Some(known) = known.filter(|known| known.id == endpoint) else { return Some(Event::ConnectFailed) };
+        let Some(known) = self.desk.snapshot.endpoint(endpoint) else { return Some(Event::ConnectFailed) };
         let address = known.address;
         // The socket's name needs the key, the entry needs the socket: the key is made first.
         let key = self.upstreams.insert(Upstream {

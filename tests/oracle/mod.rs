@@ -21,7 +21,7 @@
 use serde_json::Value;
 use simd_json::prelude::{ValueAsObject, ValueAsScalar};
 use warmfront::scan::PrefixMode;
-use warmfront::scan::{Api, Counts, Kernel, Needs, Plain, Plan, Progress, Scan, Span, Spans};
+use warmfront::scan::{Api, Counts, Kernel, Needs, Plain, Plan, Progress, Scan};
 use xxhash_rust::xxh64::xxh64;
 
 /// All that a scan tells, in a form that can be compared.
@@ -38,7 +38,6 @@ pub struct Seen {
     pub tools: bool,
     pub background: bool,
     pub recomputes: bool,
-    pub spans: Spans,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
     pub plain_prefix: Option<(u64, u64)>,
@@ -67,7 +66,6 @@ pub fn seen(scan: &Scan) -> Seen {
         tools: facts.tools,
         background: facts.background,
         recomputes: facts.recomputes(),
-        spans: facts.spans,
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
         plain_prefix: facts.plain_prefix().map(|prefix| (prefix.hash, prefix.bytes)),
@@ -79,7 +77,7 @@ pub fn seen(scan: &Scan) -> Seen {
 
 /// Everything that can be asked for.
 pub fn all_needs() -> Needs {
-    Needs::MODEL | Needs::PREFIX | Needs::SESSION | Needs::MAX_TOKENS | Needs::WHOLE
+    Needs::MODEL | Needs::PREFIX | Needs::SESSION | Needs::WHOLE
 }
 
 /// Scans `pieces` with `scan` and finishes, unless it ends before.
@@ -198,7 +196,6 @@ impl<'a> Tree<'a> {
 struct Entry<'a> {
     name: Vec<u8>,
     value: Tree<'a>,
-    span: Span,
 }
 
 /// Reads a value; `None` where it is not JSON by `serde_json`'s rules.
@@ -284,9 +281,7 @@ impl<'a> Reader<'a> {
             let (name, _) = self.text()?;
             self.eat(b':')?;
             self.space();
-            let start = self.at as u64;
-            let value = self.value()?;
-            entries.push(Entry { name, value, span: Span { start, end: self.at as u64 } });
+            entries.push(Entry { name, value: self.value()? });
             if self.eat(b',').is_none() {
                 break;
             }
@@ -377,7 +372,6 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         Some(Tree::Scalar(value)) => value.clone(),
         _ => Value::Null,
     };
-    let span = |names: &[&str]| last(names).map(|entry| entry.span);
     let model = text(&["model"]);
     let tools = last(&["tools"]).filter(|_| has_tools);
     // With these, an engine writes neither messages nor tools.
@@ -425,13 +419,6 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
             _ => false,
         },
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
-        spans: Spans {
-            model: span(&["model"]),
-            stream: span(&["stream"]),
-            stream_options: span(&["stream_options"]),
-            max_tokens: span(&["max_tokens"]),
-            max_output_tokens: span(&out_tokens),
-        },
         duplicates,
         prefix: prompt.prefix(),
         plain_prefix: match plan.chain && plan.plain.is_wanted() {

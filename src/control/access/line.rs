@@ -11,7 +11,6 @@ use crate::config::LogFormat;
 use crate::exchange::Record;
 use crate::fleet::EndpointId;
 use crate::limits::LOGGED_CHAIN_BYTES;
-use crate::scan::Api;
 use crate::snapshot::{PoolId, Snapshot};
 
 /// Counts changes of what the keys mean. New keys may come without one.
@@ -127,7 +126,7 @@ impl Named {
             client: record.client,
             method: some(record.method.as_bytes()),
             path: some(record.path.as_bytes()),
-            api: api(record.api).into(),
+            api: record.api.as_str().into(),
             pool: pool.as_deref().map(Cow::from),
             endpoint: endpoint.as_deref().map(Cow::from),
             reason: record.reason.map(|reason| reason.as_str().into()),
@@ -238,21 +237,6 @@ fn plain(word: Option<&str>, out: &mut Vec<u8>) {
             b' ' => out.extend_from_slice(b"\\x20"),
             _ => out.extend(byte.escape_ascii()),
         }
-    }
-}
-
-fn api(api: Api) -> &'static str {
-    match api {
-        Api::Chat => "chat",
-        Api::Completions => "completions",
-        Api::Embeddings => "embeddings",
-        Api::Responses => "responses",
-        Api::Messages => "messages",
-        Api::Rerank => "rerank",
-        Api::Score => "score",
-        Api::Tokenize => "tokenize",
-        Api::Generate => "generate",
-        Api::Other => "other",
     }
 }
 

@@ -67,7 +67,7 @@ impl Fleet {
         self.forms = forms;
     }
 
-    /// See [`super::super::keeper::Keeper::empty`].
+    /// What is noted of an engine's cache goes. Answers how often that was so.
     pub fn empty(&mut self, place: usize, id: EndpointId) -> u64 {
         let Some(tenancy) = self.tenancy(place, id) else { return 0 };
         tenancy.emptied += 1;
@@ -76,7 +76,8 @@ impl Fleet {
         emptied
     }
 
-    /// See [`super::super::keeper::Keeper::unheard`].
+    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than
+    /// what is sent there.
     pub fn unheard(&mut self, place: usize) {
         // Who has not said yet what it serves may be listened to as soon as it has.
         let member = self.member(place).filter(|member| member.ids().is_some());
@@ -86,7 +87,8 @@ impl Fleet {
         }
     }
 
-    /// See [`super::super::keeper::Keeper::notes`].
+    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the
+    /// index becomes as large as its cache is in these.
     pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.unit = unit;

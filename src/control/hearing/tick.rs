@@ -55,7 +55,7 @@ impl Hearing {
     }
 
     fn look_for_another(&self, wanted: &ToHear, inner: &mut Inner) -> Vec<usize> {
-        let emptied = self.keeper.emptied(self.place, self.id);
+        let emptied = self.emptied();
         let doubted = inner.is_noted && emptied != Some(inner.emptied);
         let another = wanted.began.filter(|began| inner.began.is_some_and(|known| known != *began));
         inner.began = wanted.began.or(inner.began);
@@ -68,7 +68,7 @@ impl Hearing {
             // What has been sent there since is no promise there, and would stay.
             inner.is_noted = false;
             self.empty(inner);
-            self.keeper.notes(self.place, self.id, Unit::Blocks);
+            self.keeper.fleet().notes(self.place, self.id, Unit::Blocks);
         }
         anew
     }

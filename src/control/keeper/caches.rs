@@ -12,7 +12,6 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::Keeper;
-use crate::control::caches::Unit;
 use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
@@ -206,28 +205,6 @@ impl Keeper {
             }
             self.save(process).await;
         }
-    }
-
-    /// What is noted of an engine's cache goes. Answers how often that was so.
-    pub fn empty(&self, place: usize, id: EndpointId) -> u64 {
-        self.fleet().empty(place, id)
-    }
-
-    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the
-    /// index becomes as large as its cache is in these.
-    pub fn notes(&self, place: usize, id: EndpointId, unit: Unit) {
-        self.fleet().notes(place, id, unit);
-    }
-
-    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than
-    /// what is sent there.
-    pub fn unheard(&self, place: usize) {
-        self.fleet().unheard(place);
-    }
-
-    /// How often what is noted of an endpoint's cache has gone; none: it is not there.
-    pub fn emptied(&self, place: usize, id: EndpointId) -> Option<u64> {
-        self.fleet().tenancy(place, id).map(|tenancy| tenancy.emptied)
     }
 }
 

@@ -163,7 +163,7 @@ impl Collected {
         let help = "1 for how far is believed what is known of an endpoint's cache";
         let mut family = Family::new(out, "endpoint_rung", help, MetricType::Gauge)?;
         let current = fleet.members().iter().filter_map(|member| member.now.as_ref());
-        for endpoint in current.filter_map(|now| snapshot.endpoints.get(usize::from(now.id.slot))?.as_ref()) {
+        for endpoint in current.filter_map(|now| snapshot.at(now.id.slot)) {
             for rung in Rung::ALL {
                 let labels = vec![("endpoint", &*endpoint.name), ("rung", rung.as_str())];
                 family.gauge(labels, f64::from(u8::from(endpoint.rung == rung)))?;
@@ -197,8 +197,7 @@ const STATES: [Health; 7] =
 /// As shards see it, as soon as they do.
 fn health(member: &Member, snapshot: &Snapshot) -> Option<Health> {
     let id = member.now.as_ref()?.id;
-    let seen = snapshot.endpoints.get(usize::from(id.slot)).and_then(Option::as_ref);
-    seen.filter(|endpoint| endpoint.id == id).map(|endpoint| endpoint.health).or_else(|| member.health())
+    snapshot.endpoint(id).map(|endpoint| endpoint.health).or_else(|| member.health())
 }
 
 fn of(endpoint: &Endpoint) -> Labels<'_> {

@@ -9,9 +9,26 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::hearing::Figures;
+use crate::mirror;
 
 type Count = fn(&Figures) -> u64;
 type Figure = fn(&Figures) -> Option<f64>;
+
+/// What a block was that an engine told of: all that is counted.
+const BLOCKS: [(&str, fn(&mirror::Counts) -> u64); 12] = [
+    ("stored", |blocks| blocks.stored),
+    ("copy", |blocks| blocks.copies),
+    ("ambiguous", |blocks| blocks.ambiguous),
+    ("orphan", |blocks| blocks.orphans),
+    ("opaque", |blocks| blocks.opaque),
+    ("malformed", |blocks| blocks.malformed),
+    ("deep", |blocks| blocks.deep),
+    ("beyond", |blocks| blocks.beyond),
+    ("other_group", |blocks| blocks.groups),
+    ("other_tier", |blocks| blocks.tiers),
+    ("removed", |blocks| blocks.removed),
+    ("removed_unknown", |blocks| blocks.unknown),
+];
 
 impl Collected {
     pub(super) fn heard(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -57,22 +74,11 @@ fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -
             family.counter(vec![("endpoint", endpoint)], count(figures))?;
         }
     }
-    let blocks: [(&str, Count); 9] = [
-        ("stored", |f| f.mirrored.stored),
-        ("copy", |f| f.mirrored.copies),
-        ("orphan", |f| f.mirrored.orphans),
-        ("opaque", |f| f.mirrored.opaque),
-        ("beyond", |f| f.mirrored.beyond),
-        ("other_group", |f| f.mirrored.groups),
-        ("other_tier", |f| f.mirrored.tiers),
-        ("removed", |f| f.mirrored.removed),
-        ("removed_unknown", |f| f.mirrored.unknown),
-    ];
     let help = "KV blocks that engines told of, by what they were";
     let mut family = Family::new(out, "kv_events_blocks", help, MetricType::Counter)?;
     for (endpoint, figures) in heard {
-        for (what, count) in blocks {
-            family.counter(vec![("endpoint", endpoint), ("what", what)], count(figures))?;
+        for (what, count) in BLOCKS {
+            family.counter(vec![("endpoint", endpoint), ("what", what)], count(&figures.mirrored))?;
         }
     }
     let gauges: [(&str, &str, Figure); 4] = [
@@ -101,7 +107,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::{kvevents, mirror};
+    use crate::kvevents;
 
     #[derive(Debug)]
     struct Heard(Figures);
@@ -135,7 +141,21 @@ mod tests {
             unknown_fields: 9,
             ..kvevents::Counts::default()
         };
-        let mirrored = mirror::Counts { stored: 31, copies: 32, removed: 33, ..mirror::Counts::default() };
+        // Written out whole, so that a count more is not forgotten here.
+        let mirrored = mirror::Counts {
+            stored: 31,
+            copies: 32,
+            ambiguous: 33,
+            orphans: 34,
+            opaque: 35,
+            malformed: 36,
+            deep: 37,
+            beyond: 38,
+            groups: 39,
+            tiers: 40,
+            removed: 41,
+            unknown: 42,
+        };
         let figures = Figures {
             counts,
             mirrored,
@@ -165,7 +185,20 @@ mod tests {
             let line = format!("{series}{{endpoint=\"gpu-1\"}} {value}");
             assert!(shown.lines().any(|shown| shown == line), "{line}\nis not in\n{shown}");
         }
-        for (what, value) in [("stored", 31), ("copy", 32), ("removed", 33), ("removed_unknown", 0)] {
+        for (what, value) in [
+            ("stored", 31),
+            ("copy", 32),
+            ("ambiguous", 33),
+            ("orphan", 34),
+            ("opaque", 35),
+            ("malformed", 36),
+            ("deep", 37),
+            ("beyond", 38),
+            ("other_group", 39),
+            ("other_tier", 40),
+            ("removed", 41),
+            ("removed_unknown", 42),
+        ] {
             let line = format!("kv_events_blocks_total{{endpoint=\"gpu-1\",what=\"{what}\"}} {value}");
             assert!(shown.lines().any(|shown| shown == line), "{line}\nis not in\n{shown}");
         }

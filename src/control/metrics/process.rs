@@ -31,8 +31,8 @@ impl Collected {
         Family::new(out, "snapshot_epoch", help, MetricType::Gauge)?.gauge(vec![], epoch)?;
         let mut family = Family::new(out, "shard_driver", "How each shard moves bytes", MetricType::Gauge)?;
         for (index, shard) in process.shards().iter().enumerate() {
-            let (index, driver) = (index.to_string(), shard.driver().as_str());
-            family.gauge(vec![("shard", &index), ("driver", driver), ("why", shard.why())], 1.0)?;
+            let (index, (driver, why)) = (index.to_string(), shard.driver());
+            family.gauge(vec![("shard", &index), ("driver", driver), ("why", why)], 1.0)?;
         }
         let mut family = Family::new(out, "shard_turns", "Turns of each shard's loop", MetricType::Counter)?;
         for shard in 0..stats.shards() {

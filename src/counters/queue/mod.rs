@@ -33,7 +33,7 @@ use drain::Drain;
 use islands::Islands;
 pub use look::Look;
 pub use place::{Line, Order, Place, Turn};
-use rank::{LANES, Rank, Status};
+use rank::{LANES, Rank};
 use tenants::{BookId, Tenants, by_weight};
 pub use tenants::{Paid, Tenant};
 
@@ -325,10 +325,10 @@ impl Queue {
                     left = now.wrapping_sub(std::mem::replace(&mut joined, now));
                 }
                 let rank = (left > 0).then(|| Rank::of(word.load(Ordering::Acquire)))?;
-                left -= u32::from(rank.status() == Status::Waits);
+                left -= u32::from(rank.waits());
                 Some((place, rank))
             })
-            .filter(|(_, rank)| rank.status() == Status::Waits)
+            .filter(|(_, rank)| rank.waits())
     }
 
     /// Those who wait for this island.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::rank::{Rank, Status};
+use super::rank::Rank;
 use super::{Paid, Queue, Seen, Tenant};
 use crate::atomics::Ordering;
 
@@ -104,7 +104,7 @@ impl Place {
 
     /// Whether it still waits; false: it was pushed out.
     pub fn stands(&self) -> bool {
-        self.rank().status() == Status::Waits
+        self.rank().waits()
     }
 
     /// What it is compared by with others that wait for the same endpoint. It changes as its tenant is served.
@@ -127,7 +127,7 @@ impl Place {
         // Before its word says so, as of one who joins.
         queue.tenants.joins(book, tenant, queue.begins(book, tenant.lane));
         let of_tenant = |word: u64| {
-            let waits = Some(Rank::of(word)).filter(|rank| rank.status() == Status::Waits);
+            let waits = Some(Rank::of(word)).filter(|rank| rank.waits());
             waits.map(|rank| rank.of_tenant(priority, tenant.lane).word())
         };
         let _ = queue.words[self.place].fetch_update(Ordering::AcqRel, Ordering::Relaxed, of_tenant);
@@ -147,7 +147,7 @@ impl Place {
     /// It waits no more, and has yet to notice ([`Place::stands`]), as where another one is let in for it.
     pub fn push_out(&self) {
         let out = |word: u64| {
-            let waits = Some(Rank::of(word)).filter(|rank| rank.status() == Status::Waits);
+            let waits = Some(Rank::of(word)).filter(|rank| rank.waits());
             waits.map(|rank| rank.pushed_out().word())
         };
         if self.queue.words[self.place].fetch_update(Ordering::AcqRel, Ordering::Relaxed, out).is_ok() {
@@ -213,9 +213,7 @@ impl Place {
         let word = &self.queue.words[self.place];
         let before = self.endpoint();
         let aimed = |word: u64| match Rank::of(word) {
-            rank if rank.status() == Status::Waits && rank.endpoint() != endpoint => {
-                Some(rank.aimed_at(endpoint).word())
-            }
+            rank if rank.waits() && rank.endpoint() != endpoint => Some(rank.aimed_at(endpoint).word()),
             _ => None,
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, aimed);
@@ -250,7 +248,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Release: who takes the place next comes behind.
         let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
-        if rank.status() == Status::Waits {
+        if rank.waits() {
             self.queue.leaves();
         }
     }

@@ -24,19 +24,6 @@ pub const LANES: usize = 1 << LANE_BITS;
 /// ask for is mostly refused.
 pub const STRANGERS: u8 = LANES as u8 - 1;
 
-/// What a word says of its place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
-    /// Nobody's.
-    Free,
-    /// Somebody's who has not said yet what it waits for.
-    Taken,
-    /// Somebody waits.
-    Waits,
-    /// Somebody waited, and was pushed out by another.
-    PushedOut,
-}
-
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rank(u64);
@@ -68,13 +55,10 @@ impl Rank {
         self.0
     }
 
-    pub fn status(self) -> Status {
-        match self.0 >> STATUS_AT {
-            0 => Status::Free,
-            1 => Status::Taken,
-            2 => Status::Waits,
-            _ => Status::PushedOut,
-        }
+    /// Whether somebody waits; else the place is free, or somebody's who has not said yet what it waits for, or who was
+    /// pushed out by another.
+    pub fn waits(self) -> bool {
+        self.0 >> STATUS_AT == Rank::WAITS >> STATUS_AT
     }
 
     /// Lower is more urgent.
@@ -132,18 +116,17 @@ mod tests {
             [(0, 0, 0, 0.0, 0), (-128, 63, 1_023, 1.0, 5_000_000), (127, 5, 77, 0.25, 1 << 50)]
         {
             let rank = Rank::new(priority, lane, endpoint, held, now);
-            assert_eq!(rank.status(), Status::Waits);
+            assert!(rank.waits());
             assert_eq!((rank.urgency(), rank.lane(), rank.endpoint()), (Rank::urgency_of(priority), lane, endpoint));
             let when = now / 1_000 + 10_000 - (held * 10_000.0) as u64;
             assert_eq!(rank.when(), when & ((1 << WHEN_BITS) - 1));
             let aimed = rank.aimed_at(3);
             assert_eq!((aimed.endpoint(), aimed.aimed_at(endpoint)), (3, rank));
-            assert_eq!((rank.pushed_out().status(), rank.pushed_out().lane()), (Status::PushedOut, lane));
+            assert_eq!((rank.pushed_out().waits(), rank.pushed_out().lane()), (false, lane));
             assert_eq!(rank.of_tenant(9, 41).of_tenant(priority, lane), rank);
             assert_eq!(rank.of_tenant(-9, 41), Rank::new(-9, 41, endpoint, held, now));
         }
-        assert_eq!(Rank::of(Rank::NOBODY).status(), Status::Free);
-        assert_eq!(Rank::of(Rank::TAKEN).status(), Status::Taken);
+        assert!(!Rank::of(Rank::NOBODY).waits() && !Rank::of(Rank::TAKEN).waits());
     }
 
     #[test]

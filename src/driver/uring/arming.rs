@@ -40,7 +40,7 @@ impl Uring {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
         let (purpose, outcome) = match socket.kind {
-            Kind::Listener => (Purpose::Accept, self.ring.poll_listener(id, fd)),
+            Kind::Listener => (Purpose::Accept, self.ring.poll_readable(Purpose::Accept, id, fd)),
             Kind::Stream if socket.bulk => return self.await_bytes(id),
             Kind::Stream => (Purpose::Receive, self.ring.receive(id, fd)),
             _ => return,
@@ -73,7 +73,7 @@ impl Uring {
         let unasked = |socket: &&mut Socket| !socket.under_way.has(Purpose::Bytes);
         let Some(socket) = self.sockets.get_mut(id).filter(unasked) else { return };
         socket.under_way.begin(Purpose::Bytes);
-        let outcome = self.ring.poll_bytes(id, socket.fd.as_fd());
+        let outcome = self.ring.poll_readable(Purpose::Bytes, id, socket.fd.as_fd());
         self.note(outcome);
     }
 

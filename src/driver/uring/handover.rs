@@ -12,7 +12,7 @@ impl Uring {
     fn watch_bell(&mut self, id: SocketId) -> io::Result<()> {
         let Some(bell) = self.sockets.get_mut(id).filter(|bell| bell.kind == Kind::Bell) else { return Ok(()) };
         bell.under_way.begin(Purpose::Bell);
-        self.ring.poll_bell(id, bell.fd.as_fd())
+        self.ring.poll_readable(Purpose::Bell, id, bell.fd.as_fd())
     }
 
     /// The bell is silenced before it is waited for again: a ring in between is heard at once.

@@ -186,11 +186,6 @@ impl Ring {
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    /// One completion once a connection waits.
-    pub(super) fn poll_listener(&mut self, id: Key, listener: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll_readable(Purpose::Accept, id, listener)
-    }
-
     pub(super) fn receive(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
         let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFERS).build();
         // SAFETY: it names no memory but the buffers', which lives as long as the ring.
@@ -206,18 +201,9 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Room, id))) }
     }
 
-    /// One completion once the bell was rung.
-    pub(super) fn poll_bell(&mut self, id: Key, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll_readable(Purpose::Bell, id, bell)
-    }
-
-    /// One completion once bytes, or an end, have come.
-    pub(super) fn poll_bytes(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.poll_readable(Purpose::Bytes, id, socket)
-    }
-
-    fn poll_readable(&mut self, purpose: Purpose, id: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), libc::POLLIN as u32).build();
+    /// One completion once there is something to read: a connection, a bell that was rung, bytes or an end.
+    pub(super) fn poll_readable(&mut self, purpose: Purpose, id: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
     }
@@ -380,7 +366,7 @@ mod tests {
         ring.enable().unwrap();
         let there = std::fs::File::open("/proc/self/stat").unwrap();
         let ids = || (0..8).map(Key::from_u64);
-        ids().for_each(|id| ring.poll_bytes(id, there.as_fd()).unwrap());
+        ids().for_each(|id| ring.poll_readable(Purpose::Bytes, id, there.as_fd()).unwrap());
         let mut completed = Vec::new();
         ring.enter(Duration::from_secs(1), &mut completed).unwrap();
         assert!(completed.iter().map(|completed| completed.id).eq(ids()), "{completed:?}");

@@ -3,8 +3,6 @@
 //! ring, so that what is too much for one endpoint is not all its neighbour's. Ring, key and bound are those of
 //! `prefix-hash`.
 
-use std::collections::HashMap;
-
 use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::policy::{Settings, weighted_bound};
@@ -21,7 +19,6 @@ pub struct Jumps {
     ring: Ring,
     weights: Vec<u32>,
     in_flight: Vec<u32>,
-    placed: HashMap<u64, usize>,
     dice: Dice,
     settings: Settings,
 }
@@ -37,7 +34,6 @@ impl Jumps {
             ring: Ring::build(&members, settings.replication),
             in_flight: vec![0; weights.len()],
             weights,
-            placed: HashMap::new(),
             dice: Dice::new(mix(stage.seed, draws::JUMPS)),
             settings,
         }
@@ -66,14 +62,11 @@ impl Chooser for Jumps {
         let key = asked.request.opening.map(|opening| mix(opening, draws::KEY));
         let engine = key.and_then(|key| self.bounded(key)).unwrap_or_else(|| self.least_load());
         self.in_flight[engine] += 1;
-        self.placed.insert(asked.number, engine);
         Some(engine.into())
     }
 
-    fn ended(&mut self, number: u64, _tokens: u32) {
-        if let Some(engine) = self.placed.remove(&number) {
-            self.in_flight[engine] -= 1;
-        }
+    fn ended(&mut self, _number: u64, engine: usize, _tokens: u32) {
+        self.in_flight[engine] -= 1;
     }
 }
 
@@ -118,7 +111,7 @@ mod tests {
             let key = mix(opening, draws::KEY);
             let next = trial.chooser.ring.walk(key).map(usize::from).find(|engine| *engine != went[0]);
             next_on_the_ring += usize::from(next == Some(went[4]));
-            trial.chooser.ended(0, 1);
+            trial.chooser.ended(0, went[0], 1);
             assert_eq!(ask(&mut trial, 5, opening), went[0], "there is room again");
         }
         assert_eq!(seconds.len(), 7, "who has one home has not one second");

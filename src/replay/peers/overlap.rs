@@ -80,7 +80,7 @@ impl Chooser for Overlap {
         }
     }
 
-    fn ended(&mut self, number: u64, _tokens: u32) {
+    fn ended(&mut self, number: u64, _engine: usize, _tokens: u32) {
         let Some(placed) = self.placed.remove(&number) else { return };
         let active = &mut self.active[placed.engine];
         active.partial -= u64::from(placed.partial);
@@ -119,7 +119,9 @@ mod tests {
         assert_eq!((trial.chooser.active[0].prefill_tokens, trial.chooser.active[0].partial), (165, 1));
         trial.chooser.first_token(c);
         assert_eq!(trial.chooser.active[1].prefill_tokens, 0);
-        [a, b, c].iter().for_each(|number| trial.chooser.ended(*number, 1));
+        [(a, first), (b, second), (c, third)]
+            .iter()
+            .for_each(|(number, engine)| trial.chooser.ended(*number, *engine, 1));
         let left: Vec<_> = trial.chooser.active.iter().map(|one| (one.blocks.len(), one.prefill_tokens)).collect();
         assert_eq!(left, [(20, 165), (0, 0)]);
     }
@@ -127,11 +129,11 @@ mod tests {
     #[test]
     fn a_request_that_ends_leaves_no_prefill_behind() {
         let mut trial = Trial::new(Overlap::new(1, 1), 1);
-        let (number, _) = trial.ask(&[(1, 100)]);
+        let (number, engine) = trial.ask(&[(1, 100)]);
         trial.chooser.first_token(number);
         trial.chooser.first_token(number);
-        trial.chooser.ended(number, 1);
-        trial.chooser.ended(number, 1);
+        trial.chooser.ended(number, engine, 1);
+        trial.chooser.ended(number, engine, 1);
         let active = &trial.chooser.active[0];
         assert_eq!((active.prefill_tokens, active.blocks.len(), active.partial), (0, 0, 0));
     }

@@ -17,8 +17,6 @@
 //! hash map's order; here it is the one that used it last. Which of equal loads or trees, it left to the first or to
 //! such an order, and its successors draw since July 2026: here they are drawn.
 
-use std::collections::HashMap;
-
 use super::best_of;
 use crate::demo::conversation::Dice;
 use crate::engine::cache::ByHash;
@@ -94,7 +92,6 @@ pub struct PromptTree {
     /// Requests ever, by engine.
     sent: Vec<u64>,
     dice: Dice,
-    placed: HashMap<u64, usize>,
     clock: u64,
     evicted_ns: u64,
 }
@@ -109,7 +106,6 @@ impl PromptTree {
             load: vec![0; engines],
             sent: vec![0; engines],
             dice: Dice::new(mix(seed, draws::PROMPT_TREE)),
-            placed: HashMap::new(),
             clock: 0,
             evicted_ns: 0,
         }
@@ -218,14 +214,11 @@ impl Chooser for PromptTree {
         self.insert(blocks, engine);
         self.load[engine] += 1;
         self.sent[engine] += 1;
-        self.placed.insert(asked.number, engine);
         Some(engine.into())
     }
 
-    fn ended(&mut self, number: u64, _tokens: u32) {
-        if let Some(engine) = self.placed.remove(&number) {
-            self.load[engine] -= 1;
-        }
+    fn ended(&mut self, _number: u64, engine: usize, _tokens: u32) {
+        self.load[engine] -= 1;
     }
 }
 
@@ -252,7 +245,7 @@ mod tests {
             let (first, home) = trial.ask(&[(1, 320)]);
             let (_, second) = trial.ask(&[(1, shared), (2, 320 - shared)]);
             assert_eq!(second == home, follows, "{shared} of 320 at {}", thresholds.cache);
-            trial.chooser.ended(first, 1);
+            trial.chooser.ended(first, home, 1);
             assert_eq!(trial.ask(&[(1, 320)]).1, home, "the tree outlives its requests");
         }
     }
@@ -322,7 +315,7 @@ mod tests {
         let homes: Vec<usize> = (1..7)
             .map(|piece| {
                 let (number, engine) = trial.ask(&[(piece, 320)]);
-                trial.chooser.ended(number, 1);
+                trial.chooser.ended(number, engine, 1);
                 engine
             })
             .collect();

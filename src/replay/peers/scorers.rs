@@ -114,7 +114,7 @@ impl Chooser for Scorers {
         Some(engine.into())
     }
 
-    fn ended(&mut self, _number: u64, _tokens: u32) {}
+    fn ended(&mut self, _number: u64, _engine: usize, _tokens: u32) {}
 
     fn scrape_every_ns(&self) -> Option<u64> {
         Some(SCRAPE_NS)

@@ -35,7 +35,7 @@ impl Chooser for Sticky {
         Some(home.into())
     }
 
-    fn ended(&mut self, _number: u64, _tokens: u32) {}
+    fn ended(&mut self, _number: u64, _engine: usize, _tokens: u32) {}
 }
 
 #[cfg(test)]

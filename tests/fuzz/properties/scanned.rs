@@ -27,14 +27,9 @@ pub fn scan(input: &[u8]) {
     let session_fields = vec![b"prompt_cache_key"[..].into(), b"user"[..].into()];
     let (chain, plain) = (plan & 8 != 0, Plain { chosen: plan & 16 != 0, shadow: false });
     let plan = Plan { prefix, prefix_chars: limit, prefix_bytes: limit, chain, plain, session_fields };
-    let needs = [
-        oracle::all_needs(),
-        Needs::MODEL | Needs::PREFIX,
-        Needs::PREFIX,
-        Needs::MODEL,
-        Needs::SESSION | Needs::MAX_TOKENS,
-        Needs::WHOLE,
-    ][*needs as usize % 6];
+    let needs =
+        [oracle::all_needs(), Needs::MODEL | Needs::PREFIX, Needs::PREFIX, Needs::MODEL, Needs::SESSION, Needs::WHOLE]
+            [*needs as usize % 6];
     oracle::check_against_oracle(api, &plan, body);
     let cut = *cut as usize * (body.len() + 1) / 256;
     oracle::check_cuts(api, &plan, needs, body, std::iter::once(cut), body.len() < 512);

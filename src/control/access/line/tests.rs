@@ -6,6 +6,7 @@ use crate::fleet::Endpoint;
 use crate::http::Cause;
 use crate::policy::{Reason, Settings};
 use crate::ring::Ring;
+use crate::scan::Api;
 use crate::snapshot::Pool;
 
 fn record(path: &[u8], request_id: &[u8]) -> Record {
