@@ -634,4 +634,5 @@ mod asleep;
 mod crowded;
 mod models;
 mod parts;
+mod ranked;
 mod restarts;
