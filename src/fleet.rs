@@ -95,7 +95,7 @@ pub struct EngineLoad {
     pub requests_total: Option<u64>,
 }
 
-/// One vLLM or SGLang server.
+/// One vLLM or SGLang server, or one of its data-parallel ranks.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// Slot and generation.
@@ -104,6 +104,8 @@ pub struct Endpoint {
     pub name: Arc<str>,
     /// Where shards connect to.
     pub address: SocketAddr,
+    /// Which of the ranks there it is, where requests are to name one.
+    pub rank: Option<u16>,
     /// Share of the load relative to the others; at least 1.
     pub weight: u32,
     /// May it be chosen?
@@ -147,6 +149,7 @@ impl Endpoint {
             id,
             name,
             address,
+            rank: None,
             weight: 1,
             health: Health::Unknown,
             kind: None,

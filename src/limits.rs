@@ -156,6 +156,8 @@ impl Default for Limits {
 
 /// Most endpoints of one fleet; counters are allocated for all of them at start.
 pub const ENDPOINTS_MAX: usize = if cfg!(feature = "modelled") { 4 } else { 1_024 };
+/// Most data-parallel ranks behind one port that are chosen by themselves: no machine has as many.
+pub const RANKS_MAX: u32 = 64;
 /// Most pools; engines that make up ids without end get no further ones.
 pub const POOLS_MAX: usize = 4_096;
 /// Most served model ids with statistics of their own; further ones are counted as `unknown`.
@@ -209,7 +211,7 @@ pub const KV_TOKENS_MAX: usize = 1 << 22;
 /// Bytes of a buffer for messages that are kept once a longer one is done with.
 pub const KV_BYTES_KEPT: usize = 256 << 10;
 /// Most data-parallel ranks behind one engine's socket; messages of further ones are refused.
-pub const KV_RANKS_MAX: usize = 64;
+pub const KV_RANKS_MAX: usize = RANKS_MAX as usize;
 /// Most strangers that are told of where an engine is to connect; further ones are turned away and counted.
 pub const KV_STRANGERS_MAX: usize = 8;
 

@@ -41,6 +41,8 @@ pub struct Snapshot {
     /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is
     /// sealed.
     pub any_refuses: bool,
+    /// Whether any is one of several ranks ([`Endpoint::rank`]); likewise.
+    pub any_ranked: bool,
     /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
     pub needs: Needs,
     /// Names of header fields that may carry a session key, best first, in lower case.
@@ -99,6 +101,7 @@ impl Snapshot {
     /// has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
     pub fn seal(&mut self) {
         self.any_refuses = self.endpoints.iter().flatten().any(|endpoint| endpoint.refuses_probes);
+        self.any_ranked = self.endpoints.iter().flatten().any(|endpoint| endpoint.rank.is_some());
         self.needs = if self.single_pool() { Needs::NONE } else { Needs::MODEL };
         for pool in &self.pools {
             self.needs = self.needs | pool.settings.needs();

@@ -397,7 +397,19 @@ fn impossible_values_are_refused() {
         (
             "[[upstream]]\nurl = \"http://a:1\"\n[[upstream]]\nurl = \"http://a:1\"\n",
             "4:7",
-            "the 1st and the 2nd [[upstream]] have the same `url`, http://a:1",
+            "the 1st and the 2nd [[upstream]] have the same `url`, http://a:1; a server of several data-parallel ranks is named once",
+        ),
+        ("[[upstream]]\nurl = \"http://a:1\"\nranks = 0\n", "3:9", "`ranks` cannot be 0; leave it out"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nranks = 65\n", "3:9", "`ranks` cannot be above 64; where more are"),
+        (
+            "[[upstream]]\nurl = \"http://a:1\"\nranks = 3\nkv_events = \"tcp://a:65534\"\n",
+            "3:9",
+            "`ranks` is 3, and tcp://a:65534 is the first rank's",
+        ),
+        (
+            "[[upstream]]\nurl = \"http://a:1\"\nranks = 2\n[[upstream]]\nurl = \"http://b:1\"\nname = \"a:1@1\"\n",
+            "6:8",
+            "both called \"a:1@1\"",
         ),
         ("[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n", "3:8", "`name` \"a\\u{1b}b\" has signs"),
         (
@@ -421,6 +433,16 @@ fn no_more_engines_are_taken_than_there_are_seats() {
     assert_eq!(of(1024), "accepted");
     let refused = of(1025);
     assert!(refused.contains("there can be at most 1024 [[upstream]]s"), "{refused}");
+    let ranks = |count: usize| {
+        said(
+            &(0..count)
+                .map(|at| format!("[[upstream]]\nurl = \"http://gpu-{at}:1\"\nranks = 64\n"))
+                .collect::<String>(),
+        )
+    };
+    assert_eq!(ranks(16), "accepted");
+    let refused = ranks(17);
+    assert!(refused.contains("at most 1024 ranks of all [[upstream]]s together, not 1088"), "{refused}");
 }
 
 /// Where 0 switches something off, it is taken; elsewhere it would stop all traffic.

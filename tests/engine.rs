@@ -372,3 +372,31 @@ fn idle_connections_close() {
     assert!(bytes.starts_with(b"HTTP/1.1 200 OK\r\n"));
     assert!(find(&bytes, b"408").is_none());
 }
+
+/// As a front that chooses among them needs it: each has a cache and series of its own, and takes what names it.
+#[test]
+fn ranks_behind_one_port_are_named_by_a_field() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ranks: Vec<_> = (0..2).map(|_| Engine::new(Settings { time_scale: 100.0, ..Settings::default() })).collect();
+    runtime.spawn(server::serve_ranks(ranks.clone().into(), listener));
+    let body = format!("{{\"model\":\"llama-3.1-8b\",\"prompt\":\"{}\",\"max_tokens\":1}}", "warm ".repeat(200));
+    let ask = |rank: &str| {
+        let head = format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Data-Parallel-Rank: {rank}\r\n");
+        exchange(address, format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())
+    };
+    let hits = || ranks.iter().map(|rank| rank.figures().counts.prefix_hits).collect::<Vec<_>>();
+    assert!((0..2).all(|_| ask("1").status.contains(" 200 ")));
+    assert!(hits()[0] == 0 && hits()[1] > 0, "{:?}", hits());
+    assert_eq!(ranks[0].figures().counts.prompt, 0, "all of it went to the other");
+    let refused = ask("2");
+    let words = String::from_utf8(refused.chunks.concat()).unwrap();
+    assert!(
+        refused.status.contains(" 400 ") && words.contains("data_parallel_rank 2 is out of range [0, 2)"),
+        "{words}"
+    );
+    let page = exchange(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").chunks.concat();
+    let page = String::from_utf8(page).unwrap();
+    assert!((0..2).all(|rank| page.contains(&format!("vllm:num_requests_running{{engine=\"{rank}\""))), "{page}");
+}

@@ -60,6 +60,8 @@ mod pipelining;
 mod queueing;
 #[path = "relay/random.rs"]
 mod random;
+#[path = "relay/ranked.rs"]
+mod ranked;
 #[path = "relay/recorded.rs"]
 mod recorded;
 #[path = "relay/records.rs"]

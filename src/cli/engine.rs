@@ -21,6 +21,9 @@ pub struct EngineArgs {
     /// Model id to serve; give it several times for aliases.
     #[arg(long, value_name = "NAME", default_value = "llama-3.1-8b")]
     model: Vec<String>,
+    /// Ranks behind each port, each with a cache of its own; a request names one in X-data-parallel-rank.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    data_parallel_size: u16,
     /// Simulated seconds to a real one.
     #[arg(long, value_name = "K", default_value_t = 1.0)]
     time_scale: f64,
@@ -131,7 +134,7 @@ pub fn run(args: EngineArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(serve(&args.listen, &settings)) {
+    match runtime.block_on(serve(&args.listen, args.data_parallel_size, &settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
             note(&format!("warmfront engine: {what}\n"));
@@ -140,7 +143,7 @@ pub fn run(args: EngineArgs) -> ExitCode {
     }
 }
 
-async fn serve(listen: &[SocketAddr], settings: &Settings) -> Result<(), String> {
+async fn serve(listen: &[SocketAddr], ranks: u16, settings: &Settings) -> Result<(), String> {
     for address in listen {
         let listener = tokio::net::TcpListener::bind(address)
             .await
@@ -152,7 +155,8 @@ async fn serve(listen: &[SocketAddr], settings: &Settings) -> Result<(), String>
             settings.profile.blocks() * settings.profile.block_size,
             settings.time_scale
         ));
-        tokio::spawn(server::serve(Engine::new(settings.clone()), listener));
+        let ranks = (0..ranks).map(|_| Engine::new(settings.clone())).collect();
+        tokio::spawn(server::serve_ranks(ranks, listener));
     }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|error| format!("cannot watch for SIGTERM: {error}"))?;

@@ -149,7 +149,7 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     let forms = Arc::new(Forms::read(&config)?);
     let config = Arc::new(config);
     let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), forms);
-    for place in 0..config.upstream.len() {
+    for place in 0..config.endpoint_count() {
         // No look-up: the ring is made of names.
         fleet.resolved(place, vec![([0, 0, 0, 0], 0).into()], Instant::now());
     }

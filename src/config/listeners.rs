@@ -32,14 +32,16 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
 /// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine
 /// that was there before.
 fn doors(config: &Config, found: &mut Vec<Problem>) {
-    let doors = config.upstream.iter().enumerate().filter_map(|(place, upstream)| match &upstream.kv_events {
-        KvEvents::At(door) if door.waits => Some((place, upstream.label(), door)),
+    let ranks = config.upstream.iter().enumerate();
+    let ranks = ranks.flat_map(|(place, upstream)| upstream.each_rank().map(move |rank| (place, rank)));
+    let doors = ranks.filter_map(|(place, rank)| match &rank.kv_events {
+        KvEvents::At(door) if door.waits => Some((place, rank.label(), door.clone())),
         _ => None,
     });
-    let mut taken: Vec<(String, &Endpoint)> = Vec::new();
+    let mut taken: Vec<(String, Endpoint)> = Vec::new();
     for (place, label, door) in doors {
         let all = |host: &str| matches!(host, "*" | "0.0.0.0" | "::");
-        let same = |(_, other): &&(String, &Endpoint)| {
+        let same = |(_, other): &&(String, Endpoint)| {
             other.port == door.port && (other.host == door.host || all(&other.host) || all(&door.host))
         };
         let ours = config.serve.listen.iter().chain([&config.serve.admin]).find(|ours| ours.port() == door.port);
@@ -192,6 +194,20 @@ mod tests {
         ] {
             assert_eq!(said(doors), "", "{doors:?}");
         }
+    }
+
+    #[test]
+    fn each_rank_that_connects_has_a_port_too() {
+        let mut config = Config::default();
+        for (place, (ranks, door)) in [(2, "tcp://*:5557"), (1, "tcp://*:5558")].into_iter().enumerate() {
+            let url = format!("http://gpu-{place}:8000").parse().unwrap();
+            let kv_events = KvEvents::At(door.parse().unwrap());
+            config.upstream.push(super::super::Upstream { ranks, kv_events, ..super::super::Upstream::new(url) });
+        }
+        let said = config.clone().checked().unwrap_err().to_string();
+        assert!(said.contains("and that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
+        config.upstream[0].ranks = 1;
+        assert!(config.checked().is_ok());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod log;
 mod origin;
 mod problem;
 mod queue;
+mod ranks;
 mod routing;
 mod shape;
 mod shards;

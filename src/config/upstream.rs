@@ -23,7 +23,14 @@ pub struct Upstream {
     /// Its share of the load relative to the others.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Most requests of one front that run there at once; 0: as many as come.
+    /// Data-parallel ranks behind its port, each of which is chosen by itself; 1: it has one cache, or spreads requests
+    /// over its ranks itself.
+    #[serde(default = "one")]
+    pub ranks: u32,
+    /// Which of these it is, once each is an engine of its own.
+    #[serde(skip)]
+    pub rank: Option<u16>,
+    /// Most requests of one front that run there at once, at each rank; 0: as many as come.
     #[serde(default)]
     pub concurrency_max: u32,
     /// Served ids; empty: learnt from its `/v1/models`.
@@ -57,6 +64,8 @@ impl Upstream {
             url,
             name: String::new(),
             weight: 1,
+            ranks: 1,
+            rank: None,
             concurrency_max: 0,
             models: Vec::new(),
             drain: false,
@@ -106,13 +115,22 @@ impl Upstream {
         self.url == other.url && self.label() == other.label()
     }
 
-    /// Whether it is the same engine, asked with what is in the same file.
+    /// Whether it is the same server, asked with what is in the same file.
     pub fn has_key_of(&self, other: &Upstream) -> bool {
-        self.is_same(other) && self.api_key_file == other.api_key_file
+        self.is_of_server(other) && self.api_key_file == other.api_key_file
+    }
+
+    /// Its server's name, with the number of the rank that it is.
+    pub fn label(&self) -> String {
+        let server = self.server();
+        match self.rank {
+            Some(rank) => format!("{server}@{rank}"),
+            None => server,
+        }
     }
 
     /// Its name, or `host:port`.
-    pub fn label(&self) -> String {
+    pub fn server(&self) -> String {
         if self.name.is_empty() { self.url.authority() } else { self.name.clone() }
     }
 }

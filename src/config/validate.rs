@@ -277,12 +277,15 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
         if let Err(why) = upstream.kv_source() {
             wrong("kv_events", why);
         }
+        if let Some(why) = upstream.ranks_fault() {
+            wrong("ranks", why);
+        }
         let authority = upstream.url.authority();
         if let Some(first) = urls.insert(authority, index) {
             let (first, second, url) = (nth(first), nth(index), &upstream.url);
-            wrong("url", format!("the {first} and the {second} [[upstream]] have the same `url`, {url}"));
-        } else if let Some(first) = names.insert(upstream.label(), index) {
-            let label = upstream.label();
+            let words = format!("the {first} and the {second} [[upstream]] have the same `url`, {url}");
+            wrong("url", format!("{words}; a server of several data-parallel ranks is named once, with `ranks`"));
+        } else if let Some((label, first)) = called_alike(upstream, index, &mut names) {
             wrong(
                 "name",
                 format!(
@@ -293,9 +296,24 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
             );
         }
     }
-    if upstreams.len() > ENDPOINTS_MAX {
-        found.push(Problem::new(["upstream"], format!("there can be at most {ENDPOINTS_MAX} [[upstream]]s")));
+    let ranks = upstreams.iter().map(|upstream| upstream.ranks as usize).fold(0, usize::saturating_add);
+    if ranks > ENDPOINTS_MAX {
+        let words = match upstreams.iter().any(Upstream::has_ranks) {
+            true => format!("there can be at most {ENDPOINTS_MAX} ranks of all [[upstream]]s together, not {ranks}"),
+            false => format!("there can be at most {ENDPOINTS_MAX} [[upstream]]s"),
+        };
+        found.push(Problem::new(["upstream"], words));
     }
+}
+
+/// A name that it has in common with one before, which that is: its server's, and those of its ranks.
+fn called_alike(upstream: &Upstream, index: usize, names: &mut HashMap<String, usize>) -> Option<(String, usize)> {
+    let ranks = upstream.each_rank().map(|rank| rank.label());
+    let mut own: Vec<String> = std::iter::once(upstream.label()).chain(ranks).collect();
+    own.dedup();
+    let taken = own.iter().find_map(|name| Some((name.clone(), *names.get(name)?)));
+    names.extend(own.into_iter().map(|name| (name, index)));
+    taken
 }
 
 fn nth(index: usize) -> String {

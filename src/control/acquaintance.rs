@@ -43,7 +43,7 @@ impl Keeper {
     }
 }
 
-/// What those of the configuration's engines serve that were found just now, by their names, as far as they say it
+/// What those of the configuration's servers serve that were found just now, by their names, as far as they say it
 /// within [`COLD`]. `keys` are those of all.
 pub(super) async fn first_lists(
     config: &Config,
@@ -52,7 +52,7 @@ pub(super) async fn first_lists(
 ) -> Vec<(String, Learnt)> {
     let mut asked = JoinSet::new();
     for (upstream, key) in config.upstream.iter().zip(keys).filter(|(upstream, _)| upstream.models.is_empty()) {
-        let address = found.iter().find(|(label, _)| *label == upstream.label()).and_then(|(_, all)| all.first());
+        let address = found.iter().find(|(server, _)| *server == upstream.server()).and_then(|(_, all)| all.first());
         if let Some(address) = address {
             asked.spawn(first_list(upstream.clone(), key.clone(), *address, config.control.clone()));
         }
@@ -81,5 +81,5 @@ async fn first_list(
     };
     // Who fails here is asked again as all are.
     let learnt = timeout(COLD, models::learn(&Client::default(), &call)).await.ok()?.ok()?;
-    Some((upstream.label(), learnt))
+    Some((upstream.server(), learnt))
 }

@@ -110,7 +110,7 @@ impl Caches {
 
     /// Whether there are more engines than the index has seats for: so many were thought of when it was made.
     pub fn lacks_seats(&self, config: &Config) -> bool {
-        self.index.as_ref().is_some_and(|index| config.upstream.len() > index.seats())
+        self.index.as_ref().is_some_and(|index| config.endpoint_count() > index.seats())
     }
 
     /// For snapshots.

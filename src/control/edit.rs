@@ -32,6 +32,14 @@ pub enum Refused {
         /// The names there are.
         known: String,
     },
+    /// There is, and it is one of several behind a port.
+    #[error("\"{name}\" is one of the ranks of \"{server}\", which come and go together: name that one")]
+    Rank {
+        /// The name asked for.
+        name: String,
+        /// Of its server.
+        server: String,
+    },
     /// The configuration would be wrong.
     #[error("{0}")]
     Wrong(String),
@@ -91,6 +99,10 @@ impl Edit {
 
 fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
     upstreams.iter().position(|upstream| upstream.label() == name).ok_or_else(|| {
+        let is_rank = |upstream: &&Upstream| upstream.each_rank().any(|rank| rank.label() == name);
+        if let Some(server) = upstreams.iter().find(is_rank).map(Upstream::server) {
+            return Refused::Rank { name: name.to_owned(), server };
+        }
         let known: Vec<String> = upstreams.iter().map(|upstream| format!("\"{}\"", upstream.label())).collect();
         Refused::Unknown { name: name.to_owned(), known: known.join(", ") }
     })

@@ -72,7 +72,7 @@ async fn edit(Shared(state): Shared<State>, edit: Edit) -> Outcome {
 pub(super) fn told(refused: &Refused) -> (StatusCode, String) {
     let status = match refused {
         Refused::Unknown { .. } => StatusCode::NOT_FOUND,
-        Refused::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        Refused::Rank { .. } | Refused::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
         Refused::Broken => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, format!("{refused}\n"))

@@ -7,6 +7,8 @@ mod events;
 mod following;
 // What engines serve.
 mod learnt;
+// Who is behind one port.
+mod ranks;
 // What their metrics say.
 mod readings;
 // Who has which place in the shards' tables.
@@ -33,6 +35,7 @@ use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::scan::Plan;
 use crate::snapshot::{ModelsAnswer, Snapshot};
 use following::session_headers;
+pub use ranks::{Seated, Server};
 use slots::Slot;
 
 /// In how many steps a slow start goes on, and the longest pause between two.
@@ -168,6 +171,7 @@ impl Fleet {
         let outcomes = counters.outcomes();
         let config = Arc::clone(&self.config);
         let mut turns = Vec::new();
+        self.bar_servers(outcomes);
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
-use super::fleet::{Fleet, TICK};
+use super::fleet::{Fleet, Server, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
 use super::names;
@@ -111,8 +111,7 @@ impl Keeper {
 
     /// Looks up where all engines are, before any of them is needed.
     pub async fn look_up(&self) {
-        let engines = self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
-        for (place, addresses) in names::first_lookups(engines).await {
+        for (place, addresses) in names::first_lookups(self.servers()).await {
             self.resolved(place, addresses);
         }
     }
@@ -121,8 +120,7 @@ impl Keeper {
     /// come to its next look-up where these are frequent, and all engines would be asked at one moment.
     pub fn watch(self: &Arc<Self>) {
         let plan = watch::Plan::from(&*self.config());
-        let engines: Vec<(usize, Upstream)> =
-            self.fleet().members().iter().map(|member| (member.place, member.upstream.clone())).collect();
+        let engines = self.servers();
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         // The engine of a place keeps its name and URL, which is all that its watch knows of it.
         watches.retain(|place, (known, _)| *known == plan && engines.iter().any(|(engine, _)| engine == place));
@@ -131,6 +129,13 @@ impl Keeper {
         }
         drop(watches);
         self.listen();
+    }
+
+    /// By place, and of several ranks behind one port the first: all that it is asked is for the others as well.
+    fn servers(&self) -> Vec<(usize, Upstream)> {
+        let fleet = self.fleet();
+        let first = fleet.members().iter().filter(|member| member.upstream.is_first());
+        first.map(|member| (member.place, member.upstream.clone())).collect()
     }
 
     /// The fleet, for as long as the guard lives; never held over an await.
@@ -144,14 +149,24 @@ impl Keeper {
         self.fleet().target(place)
     }
 
+    /// See [`Fleet::server`].
+    pub fn server(&self, place: usize) -> Option<Server> {
+        self.fleet().server(place)
+    }
+
     /// Key for control's own calls to an engine.
     pub fn key(&self, place: usize) -> Option<Arc<str>> {
         self.fleet().member(place)?.key.clone()
     }
 
-    /// See [`Fleet::resolved`].
+    /// See [`Fleet::resolved`]; of all ranks of a server at once.
     pub fn resolved(&self, place: usize, addresses: Vec<SocketAddr>) {
-        let changed = self.fleet().resolved(place, addresses, Instant::now());
+        let mut fleet = self.fleet();
+        let mut changed = false;
+        for rank in fleet.ranks(place) {
+            changed |= fleet.resolved(rank, addresses.clone(), Instant::now());
+        }
+        drop(fleet);
         self.changed_if(changed);
     }
 

@@ -39,6 +39,8 @@ pub struct ToHear {
     pub host: String,
     /// Addresses from which it may come where it says itself that it connects.
     pub peers: Arc<[IpAddr]>,
+    /// Which of several ranks it is, each of which publishes by itself.
+    pub rank: Option<u16>,
     /// Where it is asked,
     pub address: SocketAddr,
     /// as which host,
@@ -115,17 +117,26 @@ impl ToHear {
         let Some(config) = flags.kv_events_config.filter(|config| !config.is_empty()) else {
             return Ok(Vec::new());
         };
-        if flags.dp_size.is_some_and(|ranks| ranks > 1) {
-            return Err("it has several data-parallel ranks, which publish on a port each".into());
+        if self.rank.is_none() && flags.dp_size.is_some_and(|ranks| ranks > 1) {
+            return Err("it has several data-parallel ranks, which publish on a port each: see `ranks`".into());
         }
-        self.listed(&kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?)
+        let listed = kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?;
+        // Of the first rank alone: the others offset its ports.
+        let first = kvevents::listed(&listed, &self.host)?.into_iter().map(|(_, first)| first);
+        let told = first.map(|first| first.of_rank(self.rank.unwrap_or(0))).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.held_to_peers(told))
     }
 
     fn listed(&self, answer: &[u8]) -> Result<Vec<Settings>, String> {
-        let told = kvevents::listed(answer, &self.host)?.into_iter();
+        let all = kvevents::listed(answer, &self.host)?.into_iter();
+        let told = all.filter(|(rank, _)| self.rank.is_none_or(|own| *rank == u32::from(own)));
+        Ok(self.held_to_peers(told.map(|(_, told)| told).collect()))
+    }
+
+    fn held_to_peers(&self, told: Vec<Settings>) -> Vec<Settings> {
         // It says where, and not who is there, unless an operator takes its word for that.
         let peers = (self.mode != KvEvents::Told).then_some(&self.peers);
-        Ok(told.map(|(_, told)| Settings { peers: peers.cloned(), ..told }).collect())
+        told.into_iter().map(|told| Settings { peers: peers.cloned(), ..told }).collect()
     }
 
     async fn ask(&self, client: &Client, path: &str) -> Result<Answer, String> {
@@ -349,6 +360,7 @@ mod tests {
             id,
             host: String::new(),
             peers: Arc::new([]),
+            rank: None,
             address,
             authority: String::new(),
             key: None,
@@ -377,6 +389,31 @@ mod tests {
             assert!(listed(ranks).is_ok_and(|sources| sources.len() == 1), "{ranks:?}");
         }
         assert!(listed(Some(2)).is_err_and(|why| why.contains("several data-parallel ranks")));
+    }
+
+    /// vLLM lists the ports of all, SGLang tells that of the first.
+    #[test]
+    fn a_rank_is_heard_where_it_publishes_itself() {
+        let address = ([10, 0, 0, 1], 8_000).into();
+        let of = |rank| ToHear { rank, ..wanted(EndpointId { slot: 0, generation: 1 }, address) };
+        let ports = |told: Result<Vec<Settings>, String>| {
+            told.unwrap().iter().map(|told| (told.events.port, told.replay.as_ref().unwrap().port)).collect::<Vec<_>>()
+        };
+        let source = |port: u16| {
+            format!(
+                r#"{{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{port}", "replay_endpoint": "tcp://*:{}"}}"#,
+                port + 100
+            )
+        };
+        let sources = format!(r#"{{"0": {}, "1": {}}}"#, source(5557), source(5558));
+        let flags = || Flags { kv_events_config: Some(source(7_000)), dp_size: Some(3) };
+        for (rank, listed, flagged) in [(0, (5557, 5657), (7_000, 7_100)), (1, (5558, 5658), (7_001, 7_101))] {
+            let wanted = of(Some(rank));
+            assert_eq!(ports(wanted.listed(sources.as_bytes())), [listed]);
+            assert_eq!(ports(wanted.listed_by(flags())), [flagged]);
+        }
+        assert_eq!(ports(of(Some(2)).listed(sources.as_bytes())), [], "it does not publish");
+        assert_eq!(ports(of(None).listed(sources.as_bytes())).len(), 2);
     }
 
     /// As over what an engine told.

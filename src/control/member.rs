@@ -251,7 +251,7 @@ impl Member {
         let is_wanting = |here: &SocketAddr| addresses.iter().all(|other| other.is_ipv4() != here.is_ipv4());
         addresses.extend(here.filter(is_wanting));
         let is_shared = names::is_shared(&addresses);
-        if is_shared && !std::mem::replace(&mut self.said_shared, is_shared) {
+        if is_shared && self.upstream.is_first() && !std::mem::replace(&mut self.said_shared, is_shared) {
             tracing::warn!(
                 engine = &*self.name,
                 ?addresses,
@@ -380,6 +380,7 @@ impl Member {
     /// An endpoint of it as shards are to see it.
     pub fn endpoint(&self, tenancy: &Tenancy) -> Endpoint {
         Endpoint {
+            rank: self.upstream.rank,
             weight: self.upstream.weight,
             health: self.health_of(tenancy),
             kind: tenancy.kind,

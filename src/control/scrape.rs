@@ -1,12 +1,15 @@
 //! What an engine's `/metrics` says of its load: vLLM's and SGLang's names, all label sets summed that are not parts or
 //! copies of others.
 
+mod page;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::sample::Sample;
 use super::saved::Process;
 pub use crate::fleet::EngineKind;
 use crate::fleet::EngineLoad;
+pub use page::Page;
 
 /// One reading.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,37 +54,6 @@ impl Reading {
         let mut page = Page::default();
         text.split(|byte| *byte == b'\n').for_each(|line| page.line(line));
         page.reading()
-    }
-}
-
-/// A page of Prometheus text as it comes, line by line.
-#[derive(Default)]
-pub struct Page {
-    sums: Sums,
-    bytes: usize,
-}
-
-impl Page {
-    /// One line, without its end. What is not understood is skipped: engines add metrics freely.
-    pub fn line(&mut self, line: &[u8]) {
-        self.bytes += line.len();
-        // Most lines are of other metrics: looked at before they are checked as text.
-        let names: [&[u8]; 4] = [b"vllm:", b"sglang:", b"sglang_", STARTED.as_bytes()];
-        if names.iter().any(|name| line.starts_with(name))
-            && let Some(sample) = Sample::of(line)
-        {
-            self.sums.take(&sample);
-        }
-    }
-
-    /// How long it is, as far as it has come.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// What it says.
-    pub fn reading(self) -> Reading {
-        self.sums.reading()
     }
 }
 

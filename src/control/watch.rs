@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
+use super::fleet::{Seated, Server};
 use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::lasting;
@@ -176,11 +177,11 @@ impl Watch {
         let mut early = false;
         loop {
             let began = Instant::now();
-            if let Some((id, address)) = self.keeper.target(self.place) {
-                let (before, answered) = (self.keeper.trouble(id.slot), self.keeper.first_tokens(id.slot));
+            if let Some(server) = self.keeper.server(self.place) {
+                let (before, answered) = (self.keeper.trouble_at(&server), self.keeper.first_tokens_at(&server));
                 // `path` may be one that asks for it.
                 let key = self.keeper.key(self.place);
-                let call = self.call(address, path, key.as_deref(), self.plan.probe);
+                let call = self.call(server.address, path, key.as_deref(), self.plan.probe);
                 let outcome = match client.get(&call).await {
                     // It says nothing of the engine.
                     Err(CallError::Want(_)) => {
@@ -189,30 +190,36 @@ impl Watch {
                     }
                     Ok(answer) if answer.status == 200 => Some(Ok(())),
                     // Too busy for that and not for requests, by which it is judged.
-                    Err(error) if error.is_silence() && self.keeper.first_tokens(id.slot) != answered => None,
+                    Err(error) if error.is_silence() && self.keeper.first_tokens_at(&server) != answered => None,
                     Ok(answer) => {
                         Some(Err(Failure { why: format!("{path} answers {}", answer.status), how: How::Otherwise }))
                     }
                     Err(error) => Some(Err(Failure { why: error.to_string(), how: how(&error) })),
                 };
-                if outcome.is_some_and(|outcome| self.keeper.probed(self.place, id, outcome)) {
+                if outcome.is_some_and(|outcome| self.probed(&server, &outcome)) {
                     self.keeper.wake_models(self.place);
                 }
-                early = self.rest(id.slot, before, began, jittered(every), early).await;
+                early = self.rest(&server, before, began, jittered(every), early).await;
             } else {
                 sleep(GLANCE).await;
             }
         }
     }
 
+    /// What it is of its server it is of each of the ranks. True: its models may be others than before.
+    fn probed(&self, server: &Server, outcome: &Result<(), Failure>) -> bool {
+        let probed = |rank: &Seated| self.keeper.probed(rank.place, rank.id, outcome.clone());
+        server.ranks.iter().fold(false, |others, rank| probed(rank) | others)
+    }
+
     /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
     /// should not cost every request a try; so does another address, where it gets none before it was probed: true
     /// then. Behind an early probe the next early one comes later.
-    async fn rest(&self, slot: u16, before: u32, began: Instant, every: Duration, early: bool) -> bool {
+    async fn rest(&self, server: &Server, before: u32, began: Instant, every: Duration, early: bool) -> bool {
         let earliest = if early { EARLY_AGAIN } else { EARLIEST };
         loop {
-            let elsewhere = self.keeper.target(self.place).is_some_and(|(id, _)| id.slot != slot);
-            let troubled = elsewhere || self.keeper.trouble(slot) != before;
+            let elsewhere = self.keeper.server(self.place).is_some_and(|now| now != *server);
+            let troubled = elsewhere || self.keeper.trouble_at(server) != before;
             let until = if troubled { earliest.min(every) } else { every };
             let left = until.saturating_sub(began.elapsed());
             if left.is_zero() {
@@ -229,19 +236,22 @@ impl Watch {
         let client = Client::default();
         let mut said = None;
         loop {
-            if let Some((id, address)) = self.keeper.target(self.place) {
-                let before = self.keeper.ours(id.slot);
+            if let Some(Server { address, ranks }) = self.keeper.server(self.place) {
+                let before: Vec<Ours> = ranks.iter().map(|rank| self.keeper.ours(rank.id.slot)).collect();
                 let key = self.keeper.key(self.place);
                 let call = self.call(address, "/metrics", key.as_deref(), self.plan.scrape);
-                let (began, mut page) = (Instant::now(), Page::default());
+                let (began, mut page) = (Instant::now(), Page::of(ranks.iter().filter_map(|rank| rank.rank)));
                 let answered = client.get_lines(&call, |line| page.line(line)).await;
                 let wait = self.plan.until_scrape(page.bytes(), began.elapsed());
                 if let Some(told) = told(answered) {
-                    // The engine counted at some moment between the two: the larger one blames nobody else.
-                    let in_flight = self.keeper.ours(id.slot).in_flight.max(before.in_flight);
-                    let failed = told.as_ref().err().cloned();
-                    let read = told.map(|()| (page.reading(), Ours { in_flight, ..before }));
-                    self.keeper.scraped(self.place, id, read);
+                    let failed = told.err();
+                    let readings = page.readings();
+                    for ((rank, before), reading) in ranks.iter().zip(before).zip(readings) {
+                        // The engine counted at some moment between the two: the larger one blames nobody else.
+                        let in_flight = self.keeper.ours(rank.id.slot).in_flight.max(before.in_flight);
+                        let read = failed.clone().map_or(Ok((reading, Ours { in_flight, ..before })), Err);
+                        self.keeper.scraped(rank.place, rank.id, read);
+                    }
                     self.say_scraped(failed, &mut said);
                 }
                 sleep(jittered(wait)).await;
@@ -284,12 +294,12 @@ impl Watch {
         let mut said = None;
         let mut said_left_out = 0;
         loop {
-            let Some((id, address)) = self.keeper.target(self.place) else {
+            let Some(server) = self.keeper.server(self.place) else {
                 sleep(GLANCE).await;
                 continue;
             };
             let key = self.keeper.key(self.place);
-            let call = self.call(address, "/v1/models", key.as_deref(), self.plan.models);
+            let call = self.call(server.address, "/v1/models", key.as_deref(), self.plan.models);
             let learnt = models::learn(&client, &call).await;
             let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
@@ -300,7 +310,7 @@ impl Watch {
             if let Ok(learnt) = &learnt {
                 self.say_left_out(learnt.left_out, std::mem::replace(&mut said_left_out, learnt.left_out));
             }
-            self.keeper.learnt(self.place, id, learnt);
+            server.ranks.iter().for_each(|rank| self.keeper.learnt(rank.place, rank.id, learnt.clone()));
             let wait = if failed.is_some() { retry } else { every };
             tokio::select! {
                 () = sleep(jittered(wait)) => {}

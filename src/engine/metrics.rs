@@ -14,10 +14,16 @@ pub struct Lag {
     pub time_scale: f64,
 }
 
-/// The exposition of one engine.
-pub fn exposition(model: &str, profile: &Profile, figures: &Figures, lag: Lag) -> String {
+/// The exposition of one engine, which is this rank of so many.
+pub fn exposition(
+    model: &str,
+    profile: &Profile,
+    (rank, ranks): (usize, usize),
+    figures: &Figures,
+    lag: Lag,
+) -> String {
     let mut out = String::with_capacity(8 * 1024);
-    let mut page = Page { out: &mut out, labels: format!("engine=\"0\",model_name=\"{}\"", escaped(model)) };
+    let mut page = Page { out: &mut out, labels: format!("engine=\"{rank}\",model_name=\"{}\"", escaped(model)) };
     let counts = &figures.counts;
     page.gauge("num_requests_running", "Number of requests in model execution batches.", figures.running as f64);
     page.gauge("num_requests_waiting", "Number of requests waiting to be processed.", figures.waiting as f64);
@@ -34,7 +40,7 @@ pub fn exposition(model: &str, profile: &Profile, figures: &Figures, lag: Lag) -
     page.counter("generation_tokens", "Number of generation tokens processed.", counts.generated);
     page.successes(figures);
     page.ttft(figures);
-    page.cache_config(profile);
+    page.cache_config(profile, rank, ranks);
     let _ = writeln!(page.out, "# HELP vllm:admission_rejections_total Requests refused because the queue was full.");
     let _ = writeln!(page.out, "# TYPE vllm:admission_rejections_total counter");
     let _ = writeln!(
@@ -97,15 +103,17 @@ impl Page<'_> {
         let _ = writeln!(self.out, "vllm:{name}_sum{{{}}} {seconds:?}", self.labels);
     }
 
-    fn cache_config(&mut self, profile: &Profile) {
+    /// As vLLM writes it: the blocks of all ranks with each, and its tokens.
+    fn cache_config(&mut self, profile: &Profile, rank: usize, ranks: usize) {
         self.head("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
         let size = profile.block_size;
         let blocks = profile.blocks();
         let _ = writeln!(
             self.out,
             "vllm:cache_config_info{{block_size=\"{size}\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",\
-             engine=\"0\",kv_cache_size_tokens=\"{}\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{blocks}\"}} 1.0",
-            blocks * size
+             engine=\"{rank}\",kv_cache_size_tokens=\"{}\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{}\"}} 1.0",
+            blocks * size,
+            blocks as usize * ranks
         );
     }
 
@@ -147,7 +155,7 @@ mod tests {
     #[test]
     fn names_and_labels_are_those_recorded_from_vllm() {
         let recorded = include_str!("../../tests/fixtures/engine/metrics.names");
-        let page = exposition("tiny-llama", &Profile::default(), &Figures::default(), Lag::default());
+        let page = exposition("tiny-llama", &Profile::default(), (0, 1), &Figures::default(), Lag::default());
         let ours: Vec<&str> = page
             .lines()
             .filter(|line| line.starts_with("vllm:") && !line.starts_with("vllm:cache_config_info"))
@@ -165,7 +173,7 @@ mod tests {
         let ends = Ends { stop: 16, length: 17, abort: 18 };
         let figures =
             Figures { running: 19, waiting: 20, kv_usage: 0.25, counts, ends, refused: 21, ..Figures::default() };
-        let page = exposition("m", &Profile::default(), &figures, Lag::default());
+        let page = exposition("m", &Profile::default(), (0, 1), &figures, Lag::default());
         let of = |name: &str| {
             let line = page.lines().find(|line| line.starts_with(&format!("{name}{{")))?;
             line.rsplit_once(' ')?.1.parse::<f64>().ok()
@@ -192,11 +200,19 @@ mod tests {
     }
 
     #[test]
+    fn each_rank_has_its_own_series() {
+        let page = exposition("m", &Profile::default(), (1, 2), &Figures::default(), Lag::default());
+        assert!(page.contains("vllm:num_requests_running{engine=\"1\",model_name=\"m\"}") && !page.contains("\"0\","));
+        let all = format!("num_gpu_blocks=\"{}\"", 2 * Profile::default().blocks());
+        assert!(page.contains(&all), "{page}");
+    }
+
+    #[test]
     fn buckets_rise() {
         let mut figures = Figures::default();
         figures.ttft[3] = 2;
         figures.ttft[22] = 1;
-        let page = exposition("m", &Profile::default(), &figures, Lag::default());
+        let page = exposition("m", &Profile::default(), (0, 1), &figures, Lag::default());
         assert!(page.contains("le=\"0.01\",model_name=\"m\"} 0.0"));
         assert!(page.contains("le=\"0.02\",model_name=\"m\"} 2.0"));
         assert!(page.contains("le=\"+Inf\",model_name=\"m\"} 3.0"));

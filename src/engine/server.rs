@@ -31,15 +31,23 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 type Asked = hyper::Request<Incoming>;
 type Answer = Response<Either<Full<Bytes>, Stream>>;
 
+/// Data-parallel ranks behind one port, each with a batch and a cache of its own.
+type Ranks = Arc<[Arc<Engine>]>;
+
 /// Accepts connections and makes steps until the task is dropped.
 pub async fn serve(engine: Arc<Engine>, listener: TcpListener) {
-    let steps = tokio::spawn(Arc::clone(&engine).run());
-    let _steps = AbortOnDrop(steps);
+    serve_ranks([engine].into(), listener).await;
+}
+
+/// The same for several ranks of one server.
+pub async fn serve_ranks(ranks: Arc<[Arc<Engine>]>, listener: TcpListener) {
+    let steps = ranks.iter().map(|rank| AbortOnDrop(tokio::spawn(Arc::clone(rank).run())));
+    let _steps: Vec<AbortOnDrop> = steps.collect();
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
                 let _ = socket.set_nodelay(true);
-                tokio::spawn(connection(Arc::clone(&engine), socket));
+                tokio::spawn(connection(Arc::clone(&ranks), socket));
             }
             // Out of descriptors: wait for some to close instead of spinning.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
@@ -55,11 +63,11 @@ impl Drop for AbortOnDrop {
     }
 }
 
-async fn connection(engine: Arc<Engine>, socket: tokio::net::TcpStream) {
-    let idle = engine.settings().idle_timeout;
+async fn connection(ranks: Ranks, socket: tokio::net::TcpStream) {
+    let idle = ranks[0].settings().idle_timeout;
     let service = service_fn(move |asked| {
-        let engine = Arc::clone(&engine);
-        async move { answer(engine, asked).await }
+        let ranks = Arc::clone(&ranks);
+        async move { answer(ranks, asked).await }
     });
     // Errors are clients that left or sent no HTTP, and a restart amid a reply: all end here, as in vLLM.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -70,7 +78,7 @@ async fn connection(engine: Arc<Engine>, socket: tokio::net::TcpStream) {
 }
 
 /// An error cuts the connection.
-async fn answer(engine: Arc<Engine>, asked: Asked) -> Result<Answer, Cut> {
+async fn answer(ranks: Ranks, asked: Asked) -> Result<Answer, Cut> {
     let path = asked.uri().path().to_owned();
     let (allow, route) = match path.as_str() {
         "/health" | "/ping" => ("GET", Route::Empty),
@@ -90,10 +98,10 @@ async fn answer(engine: Arc<Engine>, asked: Asked) -> Result<Answer, Cut> {
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
         return Ok(refusal);
     }
-    if path.starts_with("/v1") && !authorized(&engine, &asked) {
+    if path.starts_with("/v1") && !authorized(&ranks[0], &asked) {
         return Ok(plain(401, Bytes::from_static(b"{\"error\":\"Unauthorized\"}")));
     }
-    match route.run(engine, asked).await {
+    match route.run(&ranks, asked).await {
         Ok(answer) => Ok(answer),
         Err(Unanswered::Refused(refused)) => Ok(plain(refused.status, reply::error(&refused))),
         Err(Unanswered::Cut(cut)) => Err(cut),
@@ -125,29 +133,32 @@ enum Route {
 }
 
 impl Route {
-    async fn run(self, engine: Arc<Engine>, asked: Asked) -> Result<Answer, Unanswered> {
-        let settings = engine.settings();
+    async fn run(self, ranks: &[Arc<Engine>], asked: Asked) -> Result<Answer, Unanswered> {
+        let settings = ranks[0].settings();
         let profile = &settings.profile;
         Ok(match self {
             Route::Empty => empty(),
             Route::Forget => {
-                engine.forget();
+                ranks.iter().for_each(|rank| rank.forget());
                 empty()
             }
             Route::Version => plain(200, Bytes::from_static(b"{\"version\":\"0.32.0\"}")),
             Route::Load => {
-                let figures = engine.figures();
-                let load = figures.running + figures.waiting;
+                let load: usize = ranks.iter().map(load).sum();
                 plain(200, Bytes::from(format!("{{\"server_load\":{load}}}")))
             }
             Route::Models => plain(200, reply::models(&settings.serving.models, unix_seconds(), profile.max_model_len)),
             Route::Metrics => {
                 let model = settings.serving.models.first().map_or("", String::as_str);
-                let page = metrics::exposition(model, profile, &engine.figures(), engine.lag());
+                let all = ranks.len();
+                let page = |(rank, engine): (usize, &Arc<Engine>)| {
+                    metrics::exposition(model, profile, (rank, all), &engine.figures(), engine.lag())
+                };
+                let page: String = ranks.iter().enumerate().map(page).collect();
                 let kind = "text/plain; version=1.0.0; charset=utf-8";
                 typed(200, kind, Either::Left(Full::new(page.into())))
             }
-            Route::Generate(api) => generate(&engine, api, asked).await?,
+            Route::Generate(api) => generate(named(ranks, &asked)?, api, asked).await?,
             Route::Tokenize => {
                 let root = request::json(&json_body(asked).await?)?;
                 let prompt = match root.get("prompt").and_then(serde_json::Value::as_str) {
@@ -170,6 +181,25 @@ impl Route {
             }
         })
     }
+}
+
+/// As vLLM reads the field; without one, the rank that has least to do.
+fn named<'r>(ranks: &'r [Arc<Engine>], asked: &Asked) -> Result<&'r Arc<Engine>, Refused> {
+    let named = asked.headers().get("x-data-parallel-rank").and_then(|rank| rank.to_str().ok());
+    let Some(rank) = named.and_then(|rank| rank.trim().parse::<i64>().ok()) else {
+        return Ok(ranks.iter().min_by_key(|rank| load(rank)).unwrap_or(&ranks[0]));
+    };
+    usize::try_from(rank).ok().and_then(|rank| ranks.get(rank)).ok_or_else(|| Refused {
+        status: 400,
+        kind: "BadRequestError",
+        message: format!("data_parallel_rank {rank} is out of range [0, {}).", ranks.len()),
+        param: None,
+    })
+}
+
+fn load(rank: &Arc<Engine>) -> usize {
+    let figures = rank.figures();
+    figures.running + figures.waiting
 }
 
 async fn generate(engine: &Arc<Engine>, api: Api, asked: Asked) -> Result<Answer, Unanswered> {

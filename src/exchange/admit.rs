@@ -8,6 +8,7 @@ use super::event::{Action, Context, Ending, Micros, Peer, Side};
 use super::own::{answer_ourselves, own_answer};
 use super::paths::Paths;
 use super::queue::{Asker, QueueRules};
+use super::ranked::{self, Naming};
 use super::refusals;
 use super::reply::Reply;
 use super::upload::Upload;
@@ -198,18 +199,27 @@ fn request_id(head: &RequestHead<'_>, cx: &mut Context<'_>) -> RequestId {
     })
 }
 
-/// The head as the engine gets it, in a buffer that a short body may follow in.
-fn rewritten(head: &RequestHead<'_>, framing: &RequestFraming, id: &[u8], peer: Peer, cx: &mut Context<'_>) -> Vec<u8> {
+/// The head as the engine gets it, in a buffer that a short body may follow in, behind room to name a rank where that
+/// may be asked for.
+fn rewritten(
+    head: &RequestHead<'_>,
+    framing: &RequestFraming,
+    id: &[u8],
+    peer: Peer,
+    cx: &mut Context<'_>,
+) -> (Vec<u8>, Naming) {
     let body_at_hand = match framing.body {
         BodyLength::Length(len) if len <= SMALL_BODY => len as usize,
         _ => 0,
     };
-    let mut out = cx.lender.short_buffer(head.len + ADDED_BYTES + body_at_hand);
+    let room = if cx.snapshot.any_ranked { ranked::ROOM } else { 0 };
+    let mut out = cx.lender.short_buffer(room + head.len + ADDED_BYTES + body_at_hand);
+    out.extend_from_slice(&[0; ranked::ROOM][..room]);
     let made_id = rewrite::request_id(head).is_none().then_some(id);
     let priority = cx.rules.queue.believes(peer.ip);
     let added = Added { request_id: made_id, client_ip: peer.ip, proto: "http", priority };
     rewrite::request(head, framing, &added, &mut out);
-    out
+    (out, Naming::behind(room, head.fields.has(Known::XDataParallelRank)))
 }
 
 /// The session that a header names, where that is asked for.
@@ -257,7 +267,7 @@ impl Asked {
 
 impl Exchange {
     fn new(head: &RequestHead<'_>, asked: Asked, came: Came, cx: &mut Context<'_>) -> Exchange {
-        let out = rewritten(head, &asked.framing, &asked.request_id, came.peer, cx);
+        let (out, naming) = rewritten(head, &asked.framing, &asked.request_id, came.peer, cx);
         let mut exchange = Exchange {
             leg: None::<Leg>,
             queued: None,
@@ -273,7 +283,7 @@ impl Exchange {
             keep_client: false,
             keep_upstream: false,
             reply: Reply::to(asked.api, cx.now),
-            upload: Upload::behind(out, asked.framing.body, cx),
+            upload: Upload::behind(out, naming, asked.framing.body, cx),
             asked,
             key: None,
             shadow_key: None,

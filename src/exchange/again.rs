@@ -15,7 +15,7 @@ impl Exchange {
     /// The second and last time, with the same bytes, `after` what happened to the first.
     pub(super) fn try_again(&mut self, after: Count, cx: &mut Context<'_>) {
         self.retried = true;
-        self.upload.pushed = 0;
+        self.upload.pushed = self.upload.naming.begins();
         self.leave_endpoint(cx);
         self.choose_again(after, cx);
     }
@@ -46,8 +46,8 @@ impl Exchange {
 
     /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
     pub(super) fn read_anew(&mut self, bytes_max: usize) {
-        let Upload { held, head_len, scan: Some(scan), .. } = &mut self.upload else { return };
-        let mut rest = held.get(*head_len..).unwrap_or_default();
+        let Upload { held, head_end, scan: Some(scan), .. } = &mut self.upload else { return };
+        let mut rest = held.get(*head_end as usize..).unwrap_or_default();
         let (mut body, mut left) = (Body::new(self.asked.framing.body), bytes_max);
         while left > 0
             && !body.done()

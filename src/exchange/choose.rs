@@ -27,7 +27,7 @@ impl Exchange {
         let selected = self.select_pool(cx);
         let looked_up = selected.as_ref().ok().and_then(|pool| self.look_up(pool, cx));
         if let Some(scan) = &self.upload.scan {
-            cx.stats.worked(Work::Scan, self.upload.scan_nanos);
+            cx.stats.worked(Work::Scan, self.upload.scan_nanos.into());
             let facts = scan.facts();
             self.asked.media = facts.images();
             // Its HTTP server says at once that it is queued.
@@ -101,7 +101,7 @@ impl Exchange {
 
     /// With another protocol the query may name what is no model here, too.
     fn model_asked_for(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
-        let target = || http::method_and_target(&self.upload.held).1;
+        let target = || http::method_and_target(self.upload.request()).1;
         let model = model_in_query(target, facts, snapshot)?;
         let is_known = || matches!(snapshot.select(Some(&model)), Selected::Pool(_));
         (self.asked.offers.is_none() || is_known()).then_some(model)
@@ -179,6 +179,7 @@ impl Exchange {
             noted,
         });
         cx.lender.held_bytes += self.kept_bytes();
+        self.name_rank(choice.endpoint, cx);
         self.phase = Phase::Connect;
         self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });

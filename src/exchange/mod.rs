@@ -30,6 +30,7 @@ mod outcome;
 mod own;
 pub mod paths;
 mod queue;
+mod ranked;
 mod record;
 mod refusals;
 mod relay;

@@ -12,6 +12,7 @@ use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
 use crate::counters::stats::Count;
 use crate::http::{self, Known, ReplyFraming, ResponseHead};
+use crate::policy::Eligible;
 use crate::scan::Api;
 use crate::snapshot::{Pool, Snapshot};
 
@@ -270,22 +271,36 @@ impl Exchange {
     /// once, if all of it is still here, there is another that was not tried and for which it is not too long, and the
     /// budget for retries allows it.
     pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
-        !self.retried && self.upload.held_whole && !self.is_alone(cx.snapshot) && cx.retry()
+        // Another rank of the same server may have room.
+        let same = |_: &Eligible, here: u16, slot: u16| here == slot;
+        !self.retried && self.upload.held_whole && !self.is_alone_beside(same, cx.snapshot) && cx.retry()
     }
 
     /// Whether nobody is left to choose, of those for whom it is not too long,
-    /// beside the endpoint that this request is at.
+    /// beside the server that this request is at.
     pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
-        let pool = self.pool_in(snapshot).map(|pool| pool.taking(self.context));
-        let here = self.leg.as_ref().map(Leg::slot);
-        let mut slots = pool.into_iter().flat_map(|pool| pool.eligible().slots());
-        slots.all(|slot| Some(*slot) == here || self.tried.contains(*slot))
+        self.is_alone_beside(Eligible::is_one_server, snapshot)
+    }
+
+    fn is_alone_beside(&self, same: impl Fn(&Eligible, u16, u16) -> bool, snapshot: &Snapshot) -> bool {
+        let Some(pool) = self.pool_in(snapshot).map(|pool| pool.taking(self.context)) else { return true };
+        let (eligible, here) = (pool.eligible(), self.leg.as_ref().map(Leg::slot));
+        let is_here = |slot: u16| here.is_some_and(|here| same(eligible, here, slot));
+        eligible.slots().iter().all(|slot| is_here(*slot) || eligible.was_tried(&self.tried, *slot))
     }
 
     /// Gives the endpoint up for this request; it is not tried again.
     pub(super) fn leave_endpoint(&mut self, cx: &mut Context<'_>) {
         if let Some(leg) = &self.leg {
             self.tried.push(leg.slot());
+        }
+        self.drop_leg(cx);
+    }
+
+    /// Gives its server up, with all ranks behind that port: nobody is reached there.
+    pub(super) fn leave_server(&mut self, cx: &mut Context<'_>) {
+        if let Some(leg) = &self.leg {
+            self.tried.push_server(leg.slot());
         }
         self.drop_leg(cx);
     }

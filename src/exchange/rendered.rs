@@ -59,7 +59,7 @@ impl Exchange {
         // More than that is held where nobody can be chosen without the model: to write it in one turn would keep
         // others waiting.
         let is_short = |bytes: &&[u8]| bytes.len() <= cx.rules.limits.hold_bytes;
-        let bytes = self.upload.held.get(self.upload.head_len..).filter(|_| whole).filter(is_short);
+        let bytes = self.upload.held.get(self.upload.head_len()..).filter(|_| whole).filter(is_short);
         let body = bytes.map(|bytes| Body { api: self.asked.api, bytes, salt, adapter, chained_bytes, tools });
         let cut = body.map(|body| cut(&body, form, pool, cx.lender));
         if let (Some(Err(_)), Some(bytes), false) = (&cut, bytes, self.stranger) {

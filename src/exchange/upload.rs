@@ -2,6 +2,7 @@
 
 use super::event::{Context, Micros};
 use super::lender::SCAN_BYTES;
+use super::ranked::Naming;
 use super::{Exchange, Lender, Phase, Rules};
 use crate::http::{Body, BodyLength};
 use crate::scan::{Progress, Scan};
@@ -18,23 +19,26 @@ pub(super) struct Upload {
     /// When all of it must have come: later by as long as we held it back.
     pub until: Micros,
     pub held_back_since: Micros,
-    /// The request as it goes out, rewritten head first: all of it while `held_whole`.
+    /// The request as it goes out, rewritten head first: all of it while `held_whole`. What lies before it is
+    /// `naming`'s.
     pub held: Vec<u8>,
-    pub head_len: usize,
+    pub head_end: u32,
+    /// Where the request begins, and which rank it names.
+    pub naming: Naming,
     /// How many bytes of `held` the kernel took.
     pub pushed: usize,
     pub held_whole: bool,
     /// Never taken out while it is used: a fault of ours would leave it on the account.
     pub scan: Option<Box<Scan>>,
-    pub scan_nanos: u64,
+    pub scan_nanos: u32,
     /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
     pub seeks_model: bool,
     pub unscannable: bool,
 }
 
 impl Upload {
-    /// Behind `head`, as it goes out.
-    pub fn behind(head: Vec<u8>, framing: BodyLength, cx: &mut Context<'_>) -> Upload {
+    /// Behind `head`, as it goes out, and as `naming` says what is before it.
+    pub fn behind(head: Vec<u8>, naming: Naming, framing: BodyLength, cx: &mut Context<'_>) -> Upload {
         cx.lender.held_bytes += head.capacity();
         Upload {
             body: Body::new(framing),
@@ -43,15 +47,21 @@ impl Upload {
             rate_from: 0,
             until: cx.now + cx.rules.limits.upload_timeout_ms * 1_000,
             held_back_since: 0,
-            head_len: head.len(),
+            head_end: head.len() as u32,
             held: head,
-            pushed: 0,
+            pushed: naming.begins(),
+            naming,
             held_whole: true,
             scan: None,
             scan_nanos: 0,
             seeks_model: false,
             unscannable: false,
         }
+    }
+
+    /// Where the body begins in what is held.
+    pub fn head_len(&self) -> usize {
+        self.head_end as usize
     }
 
     /// What is held and not yet taken by the upstream's kernel.
@@ -84,7 +94,8 @@ impl Upload {
     pub fn scan(&mut self, bytes: &[u8], cx: &Context<'_>) -> Progress {
         let begun = (cx.stopwatch)();
         let progress = self.scan.as_mut().map_or(Progress::Done, |scan| scan.push(bytes));
-        self.scan_nanos += (cx.stopwatch)().saturating_sub(begun);
+        let took = (cx.stopwatch)().saturating_sub(begun);
+        self.scan_nanos = self.scan_nanos.saturating_add(u32::try_from(took).unwrap_or(u32::MAX));
         progress
     }
 
@@ -98,7 +109,7 @@ impl Upload {
     /// body: else the choice would depend on how that was cut.
     pub fn is_full(&self, rules: &Rules) -> bool {
         let most = self.holds_at_most(rules);
-        self.bytes >= most as u64 || self.held.len() >= most.saturating_mul(2).saturating_add(self.head_len)
+        self.bytes >= most as u64 || self.held.len() >= most.saturating_mul(2).saturating_add(self.head_len())
     }
 
     /// Holds more of a body of this framing.
@@ -109,7 +120,7 @@ impl Upload {
                 BodyLength::Length(len) if !self.seeks_model => usize::try_from(len).unwrap_or(usize::MAX),
                 _ => 2 * self.held.len(),
             };
-            let announced = self.head_len + announced.min(self.holds_at_most(cx.rules));
+            let announced = self.head_len() + announced.min(self.holds_at_most(cx.rules));
             let announced = announced.min(cx.lender.budget_bytes);
             let larger = cx.lender.buffer(wanted, announced);
             cx.lender.held_bytes += larger.capacity();
@@ -125,7 +136,7 @@ impl Upload {
     pub fn forget_held(&mut self, cx: &mut Context<'_>) {
         cx.lender.held_bytes -= self.held.capacity();
         cx.lender.give_back(std::mem::take(&mut self.held));
-        self.pushed = 0;
+        (self.naming, self.pushed) = (Naming::default(), 0);
         self.held_whole = false;
     }
 
@@ -139,7 +150,7 @@ impl Upload {
     /// against it: one request at a time is served however small the budget is, and who has all its body here is rid of
     /// it in a moment.
     pub fn is_over_budget(&self, lender: &Lender) -> bool {
-        let holds = self.held.len() > self.head_len || self.scan.is_some();
+        let holds = self.held.len() > self.head_len() || self.scan.is_some();
         holds && lender.held_bytes - self.scan_bytes() > lender.budget_bytes
     }
 

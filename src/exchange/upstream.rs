@@ -40,7 +40,7 @@ impl Exchange {
             self.drop_leg(cx);
         } else {
             self.blame(cx);
-            self.leave_endpoint(cx);
+            self.leave_server(cx);
         }
         self.choose_again(Count::RetriedConnect, cx);
     }
@@ -63,7 +63,7 @@ impl Exchange {
         }
         cx.stats.count(Count::ConnectWanting);
         self.was_not_computed(cx);
-        self.leave_endpoint(cx);
+        self.leave_server(cx);
         self.choose_again(Count::RetriedConnect, cx);
     }
 
@@ -160,6 +160,8 @@ impl Exchange {
             self.was_not_computed(cx);
             if stale {
                 self.drop_leg(cx);
+            } else {
+                self.leave_server(cx);
             }
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }

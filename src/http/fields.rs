@@ -32,6 +32,7 @@ pub enum Known {
     RetryAfter,
     XWarmfrontExplain,
     XWarmfrontPriority,
+    XDataParallelRank,
 }
 
 impl Known {
@@ -60,7 +61,10 @@ impl Known {
             (18, Some(b'p')) => called(name, b"proxy-authenticate", Known::ProxyAuthenticate),
             (19, Some(b'p')) => called(name, b"proxy-authorization", Known::ProxyAuthorization),
             (19, Some(b'x')) => called(name, b"x-warmfront-explain", Known::XWarmfrontExplain),
-            (20, Some(b'x')) => called(name, b"x-warmfront-priority", Known::XWarmfrontPriority),
+            (20, Some(b'x')) => match called(name, b"x-warmfront-priority", Known::XWarmfrontPriority) {
+                Known::Other => called(name, b"x-data-parallel-rank", Known::XDataParallelRank),
+                known => known,
+            },
             _ => Known::Other,
         }
     }

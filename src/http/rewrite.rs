@@ -13,6 +13,9 @@ use super::head::{RequestHead, ResponseHead, Version};
 /// The field that tells a client that asked for it why its endpoint was chosen.
 pub const EXPLAIN_FIELD: &[u8] = b"x-warmfront-explain";
 
+/// The field that tells an engine which of its data-parallel ranks is to serve a request; lower case.
+pub const RANK_FIELD: &[u8] = b"x-data-parallel-rank";
+
 /// What the front adds to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {

@@ -28,6 +28,22 @@ pub struct Settings {
     pub peers: Option<Arc<[IpAddr]>>,
 }
 
+impl Settings {
+    /// Those of another rank than the first, which these are.
+    ///
+    /// # Errors
+    /// Where there is no such port.
+    pub fn of_rank(&self, rank: u16) -> Result<Settings, String> {
+        let behind = |first: &Endpoint| {
+            first
+                .of_rank(rank)
+                .ok_or_else(|| format!("rank {rank} would publish at no port: the first does at {first}"))
+        };
+        let replay = self.replay.as_ref().map(behind).transpose()?;
+        Ok(Settings { events: behind(&self.events)?, replay, ..self.clone() })
+    }
+}
+
 /// The keys of `[[upstream]]` that speak of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -99,6 +115,11 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
+    /// Where a rank of the server has what the first one has here: so many ports further on, where there are as many.
+    pub fn of_rank(&self, rank: u16) -> Option<Endpoint> {
+        Some(Endpoint { port: self.port.checked_add(rank)?, ..self.clone() })
+    }
+
     /// Whether who comes to one may come to the other, where both wait; a name may be any address.
     pub fn meets(&self, other: &Endpoint) -> bool {
         let ip = |end: &Endpoint| end.host.parse().map(|ip: IpAddr| ip.to_canonical());

@@ -29,7 +29,7 @@ fn any_share(eligible: &Eligible, request: &Request<'_>) -> u64 {
 fn from_share(eligible: &Eligible, loads: &Loads, request: &Request<'_>, share: u64, reason: Reason) -> Option<Choice> {
     let (before, after) = eligible.slots().split_at_checked(eligible.owner(share))?;
     let has_room = |slot| eligible.row(slot).is_some_and(|row| !eligible.at_cap(row, slot, loads));
-    let free = |&slot: &u16| !request.avoid.contains(slot) && has_room(slot);
+    let free = |&slot: &u16| !eligible.was_tried(&request.avoid, slot) && has_room(slot);
     let slot = after.iter().chain(before).copied().find(free)?;
     answer(eligible, loads, slot, reason)
 }
@@ -41,10 +41,7 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
     for &slot in eligible.slots() {
         let Some(row) = eligible.row(slot) else { continue };
         let cost = (u64::from(eligible.load(row, slot, loads)) + 1) * u64::from(row.inverse);
-        if cost > least
-            || (!request.avoid.is_empty() && request.avoid.contains(slot))
-            || eligible.at_cap(row, slot, loads)
-        {
+        if cost > least || eligible.was_tried(&request.avoid, slot) || eligible.at_cap(row, slot, loads) {
             continue;
         }
         ties = if cost < least { 0 } else { ties };

@@ -50,7 +50,7 @@ pub(super) fn bounded(
     while let Some(slot) = points.next() {
         // Endpoints that take no requests are walked past, as if they had no points.
         let Some(row) = eligible.row(slot) else { continue };
-        if !tested.insert(slot) || request.avoid.contains(slot) {
+        if !tested.insert(slot) || eligible.was_tried(&request.avoid, slot) {
             continue;
         }
         // Of one on trial the bound is for the trial's own: what is open there from before is past choosing.

@@ -1,10 +1,12 @@
 //! Those of a pool's endpoints that may be chosen: the dense table of what choices read of them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::fleet::{Caps, Endpoint, EndpointId, Health, Loads};
 use crate::index::{Found, Matches};
 use crate::limits::{ENDPOINTS_MAX, WEIGHT_MAX};
+use crate::policy::Avoid;
 use crate::policy::cache::{self, Cache};
 
 /// What bounds our requests at one endpoint.
@@ -88,6 +90,8 @@ pub struct Eligible {
     foreign: u64,
     ramping: bool,
     last_resort: bool,
+    /// By slot: the lowest of those that are ranks of the same server. Empty where each has a port of its own.
+    servers: Box<[u16]>,
 }
 
 impl Eligible {
@@ -97,6 +101,10 @@ impl Eligible {
     pub(super) fn of(members: &[u16], endpoints: &[Option<Endpoint>]) -> Eligible {
         // Beyond the last slot there are no counters.
         let endpoints = &endpoints[..endpoints.len().min(ENDPOINTS_MAX)];
+        Eligible { servers: Eligible::servers(members, endpoints), ..Eligible::serving(members, endpoints) }
+    }
+
+    fn serving(members: &[u16], endpoints: &[Option<Endpoint>]) -> Eligible {
         let known = || members.iter().filter_map(|&slot| endpoints.get(slot as usize)?.as_ref());
         let serving: Vec<&Endpoint> = known().filter(|endpoint| endpoint.health.takes_requests()).collect();
         if !serving.is_empty() {
@@ -164,7 +172,34 @@ impl Eligible {
             rows: rows.into(),
             slots: slots.into(),
             last_resort: false,
+            servers: Box::default(),
         }
+    }
+
+    /// Which slots are ranks of one server, be they eligible or not.
+    fn servers(members: &[u16], endpoints: &[Option<Endpoint>]) -> Box<[u16]> {
+        let known = members.iter().filter_map(|&slot| endpoints.get(slot as usize)?.as_ref());
+        let ranks: Vec<&Endpoint> = known.filter(|endpoint| endpoint.rank.is_some()).collect();
+        let Some(last) = ranks.iter().map(|rank| rank.id.slot).max() else { return Box::default() };
+        let mut first = HashMap::new();
+        let mut servers: Box<[u16]> = (0..=last).collect();
+        for rank in ranks {
+            servers[rank.id.slot as usize] = *first.entry(rank.address).or_insert(rank.id.slot);
+        }
+        servers
+    }
+
+    /// Whether both are ranks of one server.
+    #[inline]
+    pub fn is_one_server(&self, one: u16, other: u16) -> bool {
+        let server = |slot: u16| self.servers.get(slot as usize).copied().unwrap_or(slot);
+        server(one) == server(other)
+    }
+
+    /// Whether an endpoint was tried, or another rank of its server by which that was found out of reach.
+    #[inline]
+    pub fn was_tried(&self, avoid: &Avoid, slot: u16) -> bool {
+        !avoid.is_empty() && (avoid.contains(slot) || avoid.servers().any(|tried| self.is_one_server(tried, slot)))
     }
 
     /// The eligible endpoints, ascending.

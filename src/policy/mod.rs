@@ -7,6 +7,7 @@
 //! When what a policy needs is missing, it falls down a ladder to the least load and says so in
 //! [`Reason`]; never "all tie, so the first".
 
+mod avoid;
 mod balance;
 mod best;
 mod cache;
@@ -25,6 +26,7 @@ use crate::fleet::{Caps, EndpointId, Loads};
 use crate::scan::Needs;
 
 pub use crate::fleet::PoolId;
+pub use avoid::Avoid;
 pub(crate) use chwbl::weighted_bound;
 pub use cost::{Cost, Costs};
 pub use eligible::Eligible;
@@ -105,44 +107,6 @@ pub struct Request<'a> {
     pub random: u64,
     /// Counts the choices of this shard, for `round-robin`.
     pub turn: u64,
-}
-
-/// The endpoints a request has already tried; the oldest is forgotten for a ninth.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Avoid {
-    slots: [u16; Avoid::MAX],
-    count: u8,
-}
-
-impl Avoid {
-    const MAX: usize = 8;
-
-    /// Adds an endpoint.
-    pub fn push(&mut self, slot: u16) {
-        if !self.contains(slot) {
-            self.slots[self.count as usize % Avoid::MAX] = slot;
-            // Stays in MAX..2*MAX once full, so that the place of the oldest is known.
-            self.count = if self.count as usize + 1 < 2 * Avoid::MAX { self.count + 1 } else { Avoid::MAX as u8 };
-        }
-    }
-
-    /// Whether the endpoint was tried.
-    #[inline]
-    pub fn contains(&self, slot: u16) -> bool {
-        self.as_slice().contains(&slot)
-    }
-
-    /// Whether this is a first try.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// The endpoints tried.
-    #[inline]
-    pub fn as_slice(&self) -> &[u16] {
-        &self.slots[..Avoid::MAX.min(self.count as usize)]
-    }
 }
 
 /// Why an endpoint was chosen.
@@ -315,7 +279,7 @@ impl Nobody {
     /// Nobody was found: whoever may be chosen and was not tried must then be at its cap.
     #[cold]
     fn of(eligible: &Eligible, request: &Request<'_>) -> Nobody {
-        match eligible.slots().iter().any(|slot| !request.avoid.contains(*slot)) {
+        match eligible.slots().iter().any(|slot| !eligible.was_tried(&request.avoid, *slot)) {
             true => Nobody::AllAtTheirCap,
             false => Nobody::NoneTakesRequests,
         }
@@ -367,19 +331,6 @@ pub fn waiting_pays(pool: &Pool, loads: &Loads, choice: &Choice) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn avoid_keeps_the_last_eight() {
-        let mut avoid = Avoid::default();
-        assert!(avoid.is_empty() && !avoid.contains(0));
-        for slot in 0..21 {
-            avoid.push(slot);
-            avoid.push(slot);
-            let oldest = slot.saturating_sub(7);
-            assert!((oldest..=slot).all(|slot| avoid.contains(slot)), "after {slot}");
-            assert!(!avoid.contains(slot + 1) && oldest.checked_sub(1).is_none_or(|slot| !avoid.contains(slot)));
-        }
-    }
 
     #[test]
     fn reasons_stand_at_their_numbers() {

@@ -267,7 +267,7 @@ impl Work<'_> {
     /// Whether the endpoint was not tried yet, and may have another request.
     #[inline]
     fn may_take(&self, request: &Request<'_>, slot: u16, row: &Row) -> bool {
-        let tried = !request.avoid.is_empty() && request.avoid.contains(slot);
+        let tried = self.eligible.was_tried(&request.avoid, slot);
         !tried && !self.eligible.at_cap(row, slot, self.loads)
     }
 

@@ -20,6 +20,7 @@ mod families;
 mod front;
 mod listing;
 mod patience;
+mod ranks;
 mod receipts;
 mod reloading;
 mod reserved;

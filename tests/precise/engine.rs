@@ -30,6 +30,7 @@ struct State {
     blocks: AtomicU64,
     block_size: AtomicU64,
     tokens: AtomicU64,
+    ranks: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
     refuses: AtomicBool,
@@ -61,6 +62,7 @@ impl Engine {
             blocks: AtomicU64::new(BLOCKS as u64),
             block_size: AtomicU64::new(BLOCK_SIZE as u64),
             tokens: AtomicU64::new(0),
+            ranks: AtomicU64::new(1),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
@@ -148,6 +150,13 @@ impl Engine {
         *self.state.sources.lock().unwrap() = json!(all).to_string();
     }
 
+    /// It has so many ranks, of which each publishes by one of these.
+    pub fn has_ranks(&self, publishers: &[&Publisher]) {
+        let all: BTreeMap<usize, serde_json::Value> = publishers.iter().map(|rank| source(rank)).enumerate().collect();
+        *self.state.sources.lock().unwrap() = json!(all).to_string();
+        self.state.ranks.store(publishers.len() as u64, Ordering::Relaxed);
+    }
+
     /// It says that it publishes nothing.
     pub fn publishes_nothing(&self) {
         *self.state.sources.lock().unwrap() = "{}".into();
@@ -199,12 +208,15 @@ fn listen(listener: &TcpListener, state: &Arc<State>) {
 
 /// What `/kv_event_sources` answers.
 fn sources(publisher: &Publisher) -> String {
+    json!({"0": source(publisher)}).to_string()
+}
+
+fn source(publisher: &Publisher) -> serde_json::Value {
     let at = |address: SocketAddr| format!("tcp://*:{}", address.port());
-    let source = json!({
+    json!({
         "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": at(publisher.events),
         "replay_endpoint": publisher.replay.map(at), "topic": "kv",
-    });
-    json!({"0": source}).to_string()
+    })
 }
 
 impl State {
@@ -240,13 +252,17 @@ impl State {
             0 => String::new(),
             tokens => format!("kv_cache_size_tokens=\"{tokens}\","),
         };
-        format!(
-            "vllm:cache_config_info{{{tokens}block_size=\"{size}\",num_gpu_blocks=\"{blocks}\",enable_prefix_caching=\"True\"}} 1.0\n\
-             vllm:num_requests_running{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
-             vllm:num_requests_waiting{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
-             vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"tiny\"}} 0.0\n\
-             {started}"
-        )
+        let ranks = self.ranks.load(Ordering::Relaxed);
+        let rank = |rank: u64| {
+            format!(
+                "vllm:cache_config_info{{{tokens}block_size=\"{size}\",engine=\"{rank}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"}} 1.0\n\
+                 vllm:num_requests_running{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
+                 vllm:num_requests_waiting{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
+                 vllm:kv_cache_usage_perc{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n",
+                blocks * ranks
+            )
+        };
+        (0..ranks).map(rank).collect::<String>() + &started
     }
 }
 

@@ -27,6 +27,7 @@ mod hostile;
 mod keeping;
 mod missing;
 mod publisher;
+mod ranked;
 mod scene;
 mod tokens;
 mod tools;

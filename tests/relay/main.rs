@@ -9,6 +9,7 @@ mod endings;
 mod engine;
 mod front;
 mod random;
+mod ranked;
 mod recorded;
 mod wire;
 

@@ -92,7 +92,7 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     let mut found: Vec<Finding> = shared.into_iter().chain([asked.health(&first, &health.path)]).collect();
     let learnt = asked.models(address, &upstream, &mut found).await;
     asked.by_another_name(address, learnt.as_ref(), &mut found).await;
-    let reading = asked.metrics(address, &mut found).await;
+    let reading = asked.metrics(address, upstream.ranks, &mut found).await;
     let sleeps = reading.as_ref().is_some_and(|reading| reading.awake == Some(false));
     if sleeps {
         found.push(Finding::advice(&*asked.name, "sleeps, and gets no requests: POST /wake_up wakes it"));
@@ -194,7 +194,7 @@ impl Asked<'_> {
         }
     }
 
-    async fn metrics(&self, address: SocketAddr, found: &mut Vec<Finding>) -> Option<Reading> {
+    async fn metrics(&self, address: SocketAddr, ranks: u32, found: &mut Vec<Finding>) -> Option<Reading> {
         let unread = |why: String| {
             Finding::advice(
                 &*self.name,
@@ -226,14 +226,7 @@ impl Asked<'_> {
             found.push(unread(format!("/metrics has none of vLLM's or SGLang's names ({flags})")));
             return Some(reading);
         }
-        if reading.ranks > 1 {
-            let words = format!(
-                "{} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
-                 prompts are not at the rank that holds them; `warmfront doctor` says how each gets a port",
-                reading.ranks
-            );
-            found.push(Finding::advice(&*self.name, words));
-        }
+        found.extend(self.ranks(reading.ranks, ranks));
         if reading.prefix_caching == Some(false) {
             // vLLM does wherever its model can; to force it on others may end it.
             let words = "prefix caching is off: no request can find a warm cache; take away --no-enable-prefix-caching \
@@ -248,6 +241,22 @@ impl Asked<'_> {
         );
         found.push(Finding::good(&*self.name, words));
         Some(reading)
+    }
+
+    /// Whether it has as many ranks as are `configured`, where it names some.
+    fn ranks(&self, ranks: usize, configured: u32) -> Option<Finding> {
+        let words = match configured as usize {
+            configured if ranks == configured || ranks == 0 => return None,
+            1 => format!(
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
+                 prompts are not at the rank that holds them; with `ranks = {ranks}` each is chosen by itself"
+            ),
+            configured => format!(
+                "{ranks} data-parallel ranks behind this port, where `ranks` says {configured}: it refuses what names one that it \
+                 has not, and one that is not named gets nothing; write `ranks = {ranks}`"
+            ),
+        };
+        Some(Finding::advice(&*self.name, words))
     }
 
     /// Whether replies say how much of the prompt was cached. Asked twice: engines may leave a zero out.

@@ -202,9 +202,9 @@ impl Asking {
         let version_text = info.as_ref().and_then(|info| info.version.clone()).or(says);
         let is_believed = upstream.kv_events == KvEvents::Told;
         let told = || Sources::told(&sources, kind, info.as_ref(), &upstream.url.host).held_to(&peers, is_believed);
-        let sources = Sources::configured(upstream).unwrap_or_else(told);
+        let (sources, listed) = Sources::of(upstream, told);
         let own = info.clone().unwrap_or_default();
-        let ranks = page.reading.ranks.max(sources.ranks().len()).max(own.ranks.map_or(1, |ranks| ranks as usize));
+        let ranks = page.reading.ranks.max(listed).max(own.ranks.map_or(0, |ranks| ranks as usize));
         let context = own.context.or(learnt.as_ref().ok().and_then(server::longest));
 
         let mut listening = Listening::begin(sources.ranks(), &examined.host);
@@ -235,7 +235,7 @@ impl Asking {
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
         found.extend(page.cache(kind, &own, generates, is_heard));
         found.push(page.metrics(kind));
-        found.push(load::several(ranks, kind));
+        found.push(load::several(ranks, upstream.ranks));
         let known = Known { kind, ranks, host: &examined.host, computed, is_heard, is_believed };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);

@@ -14,6 +14,7 @@ use crate::config::{KvEvents, Upstream};
 use crate::control::client::{Answer, CallError};
 use crate::control::scrape::EngineKind;
 use crate::kvevents::{EVENTS_PORT, Ended, Endpoint, Settings, as_listed, listed, reach};
+use crate::limits::RANKS_MAX;
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
@@ -38,12 +39,24 @@ pub(super) enum Sources {
 }
 
 impl Sources {
-    /// As the front's own configuration has it, which then asks no engine.
-    pub(super) fn configured(upstream: &Upstream) -> Option<Sources> {
+    /// As the front's own configuration has it, which then asks no engine, else as it says; and how many ranks it says.
+    pub(super) fn of(upstream: &Upstream, told: impl FnOnce() -> Sources) -> (Sources, usize) {
+        let configured = Sources::configured(upstream).map(|configured| (configured, 0));
+        configured.unwrap_or_else(|| {
+            let told = told();
+            let ranks = told.ranks().len();
+            (told, ranks)
+        })
+    }
+
+    fn configured(upstream: &Upstream) -> Option<Sources> {
         match (&upstream.kv_events, upstream.kv_source()) {
             (KvEvents::Off, _) => Some(Sources::Off),
             (_, Ok(Some(settings))) if settings.events.waits => Some(Sources::Awaited(settings.events)),
-            (_, Ok(Some(settings))) => Some(Sources::Listed(vec![(0, settings)])),
+            (_, Ok(Some(_))) => {
+                let ranks = upstream.each_rank().filter_map(|rank| rank.kv_source().ok()?);
+                Some(Sources::Listed((0..).zip(ranks).collect()))
+            }
             // What is wrong has been refused with the configuration.
             (_, Ok(None) | Err(_)) => None,
         }
@@ -58,7 +71,7 @@ impl Sources {
     ) -> Sources {
         if kind == Some(EngineKind::Sglang) {
             return match info {
-                Some(info) => Sources::flagged(info.kv_events_config.as_deref(), host),
+                Some(info) => Sources::flagged(info.kv_events_config.as_deref(), info.ranks, host),
                 None => Sources::Untold("/get_server_info does not answer with its flags".into()),
             };
         }
@@ -91,11 +104,16 @@ impl Sources {
         }
     }
 
-    /// By SGLang's `--kv-events-config`.
-    fn flagged(config: Option<&str>, host: &str) -> Sources {
+    /// By SGLang's `--kv-events-config`, which is the first rank's: the others offset its ports.
+    fn flagged(config: Option<&str>, ranks: Option<u64>, host: &str) -> Sources {
         let Some(config) = config.filter(|config| !config.is_empty()) else { return Sources::Listed(Vec::new()) };
-        match as_listed(config) {
-            Some(listed) => Sources::read(&listed, host),
+        match as_listed(config).map(|listed| Sources::read(&listed, host)) {
+            Some(Sources::Listed(first)) => {
+                let ranks = 0..ranks.unwrap_or(1).clamp(1, RANKS_MAX.into()) as u16;
+                let of = |rank: u16| first.iter().map(move |(_, first)| Ok((rank.into(), first.of_rank(rank)?)));
+                ranks.flat_map(of).collect::<Result<_, _>>().map_or_else(Sources::Unusable, Sources::Listed)
+            }
+            Some(unheard) => unheard,
             None => Sources::Untold("its kv_events_config is no JSON object".into()),
         }
     }
@@ -429,9 +447,12 @@ mod tests {
         assert!(matches!(of(&LOCAL_REPLAY.replace("9800", "0")), Sources::Unusable(_)));
         let itself = of(&LOCAL_REPLAY.replace("*:9800", "0.0.0.0:9800"));
         assert!(matches!(&itself, Sources::Unusable(why) if why.contains("write tcp://*:9800")), "{itself:?}");
-        let sglang = |config| Sources::flagged(config, "gpu-1");
+        let sglang = |config| Sources::flagged(config, None, "gpu-1");
         assert_eq!((sglang(None), sglang(Some("{}"))), (Sources::Listed(Vec::new()), Sources::Listed(Vec::new())));
         assert!(matches!(sglang(Some("zmq")), Sources::Untold(_)));
         assert_eq!(sglang(Some(r#"{"publisher": "zmq"}"#)).ports().collect::<Vec<_>>(), [EVENTS_PORT]);
+        let ranks = |ranks| Sources::flagged(Some(r#"{"publisher": "zmq"}"#), Some(ranks), "gpu-1");
+        assert_eq!(ranks(2).ports().collect::<Vec<_>>(), [EVENTS_PORT, EVENTS_PORT + 1], "each offsets the first's");
+        assert_eq!(ranks(u64::MAX).ports().count(), 64);
     }
 }

@@ -4,6 +4,7 @@ use super::finding::{Change, Finding};
 use super::server::Info;
 use crate::control::client::CallError;
 use crate::control::scrape::{self, EngineKind, Reading};
+use crate::limits::RANKS_MAX;
 
 /// The page, read.
 #[derive(Clone, Debug, Default)]
@@ -106,29 +107,38 @@ impl Page {
     }
 }
 
-/// Several ranks behind one port, which this front does not choose from: engines would take the rank that
-/// `X-data-parallel-rank` names.
-pub(super) fn several(ranks: usize, kind: Option<EngineKind>) -> Finding {
+/// Ranks behind one port, each of which is chosen by itself where `ranks` of its `[[upstream]]` says so.
+pub(super) fn several(ranks: usize, configured: u32) -> Finding {
     const SUBJECT: &str = "ranks";
-    if ranks <= 1 {
-        return Finding::good(SUBJECT, "one behind this port");
-    }
-    let how = match kind {
-        Some(EngineKind::Sglang) => "without --dp-size",
-        // vLLM 0.32 refuses external ranks of others, and --data-parallel-external-lb without a rank.
-        _ => {
-            "without --data-parallel-size; of a mixture of experts one for each rank, by --data-parallel-rank,\n\
-             or all of a machine by --data-parallel-multi-port-external-lb --data-parallel-size-local N"
-        }
-    };
-    Finding::advice(
-        SUBJECT,
-        format!(
-            "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
-             and this front does not name it the rank that has the prompt (X-data-parallel-rank) yet.\n\
-             Start a server with a port for each rank ({how}), and name each as an [[upstream]]"
+    let most = RANKS_MAX as usize;
+    match (ranks, configured as usize) {
+        (0 | 1, 1) => Finding::good(SUBJECT, "one behind this port"),
+        (_, 1) if ranks > most => Finding::advice(
+            SUBJECT,
+            format!(
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
+                 and this front chooses among {most} at most. Start several servers with a part of them each"
+            ),
         ),
-    )
+        (_, 1) => Finding::advice(
+            SUBJECT,
+            format!(
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
+                 and mostly not to the rank that has the prompt. Write ranks = {ranks} below its `url`: each is chosen by itself then"
+            ),
+        ),
+        (0, configured) => Finding::unknown(SUBJECT, format!("not told; `ranks` says {configured}")),
+        (_, configured) if ranks == configured => {
+            Finding::good(SUBJECT, format!("{ranks} behind this port, each of them chosen by itself"))
+        }
+        (_, configured) => Finding::advice(
+            SUBJECT,
+            format!(
+                "{ranks} behind this port, where `ranks` says {configured}: the engine refuses what names one that it has not,\n\
+                 and one that is not named gets nothing. Write ranks = {ranks} below its `url`"
+            ),
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -203,8 +213,14 @@ mod tests {
 
     #[test]
     fn several_ranks_are_told_of() {
-        let two = several(2, VLLM);
+        let two = several(2, 1);
         assert!(two.mark == Mark::Advice && two.words.starts_with("2 data-parallel ranks"), "{two:?}");
-        assert_eq!(several(0, None).mark, Mark::Good);
+        assert!(two.words.contains("ranks = 2 "), "{two:?}");
+        let many = several(usize::MAX, 1);
+        assert!(many.mark == Mark::Advice && !many.words.contains("ranks = "), "{many:?}");
+        let other = several(1, 2);
+        assert!(other.mark == Mark::Advice && other.words.ends_with("Write ranks = 1 below its `url`"), "{other:?}");
+        assert_eq!([several(0, 1), several(1, 1), several(2, 2)].map(|found| found.mark), [Mark::Good; 3]);
+        assert_eq!(several(0, 2).mark, Mark::Unknown);
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn enough(least: Capacity, wanted: impl Fn(u32) -> Vec<u32>) -> Optio
 
 /// The smallest index.
 pub(super) fn least(config: &Config) -> Capacity {
-    let endpoints = (2 * config.upstream.len()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
+    let endpoints = (2 * config.endpoint_count()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
     smallest(endpoints, config.listens())
 }
 

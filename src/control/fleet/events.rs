@@ -41,6 +41,7 @@ impl Fleet {
             id: tenancy.id,
             host: member.host_of(tenancy.address),
             peers: member.addresses_of(tenancy.address),
+            rank: member.upstream.rank,
             address: tenancy.address,
             authority: member.upstream.url.authority(),
             key: member.key.clone(),

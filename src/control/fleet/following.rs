@@ -48,17 +48,20 @@ impl Fleet {
     pub(super) fn follow(&mut self, keys: Keys, now: Instant) -> (Vec<String>, Vec<String>) {
         let config = Arc::clone(&self.config);
         let mut added = Vec::new();
-        for (upstream, key) in config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None))) {
+        let servers = config.upstream.iter().zip(keys.into_iter().chain(std::iter::repeat(None)));
+        let ranks = servers.flat_map(|(server, key)| server.each_rank().map(move |rank| (rank, key.clone())));
+        let ranks: Vec<(Upstream, Option<Arc<str>>)> = ranks.collect();
+        for (upstream, key) in &ranks {
             match self.members.iter_mut().find(|member| member.upstream.is_same(upstream)) {
-                Some(member) => (member.upstream, member.key) = (upstream.clone(), key),
+                Some(member) => (member.upstream, member.key) = (upstream.clone(), key.clone()),
                 None => {
                     added.push(upstream.label());
-                    let newcomer = self.newcomer(upstream, key);
+                    let newcomer = self.newcomer(upstream, key.clone());
                     self.members.push(newcomer);
                 }
             }
         }
-        let place = |member: &Member| config.upstream.iter().position(|upstream| member.upstream.is_same(upstream));
+        let place = |member: &Member| ranks.iter().position(|(upstream, _)| member.upstream.is_same(upstream));
         // Those that go come last.
         self.members.sort_by_cached_key(|member| place(member).unwrap_or(usize::MAX));
         let gone = self.members.split_off(self.members.partition_point(|member| place(member).is_some()));
@@ -81,7 +84,16 @@ impl Fleet {
 
     fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
         self.places += 1;
-        Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0)
+        let mut newcomer = Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0);
+        let of_server = |member: &&Member| {
+            upstream.rank.and(member.upstream.rank).is_some() && member.upstream.is_of_server(upstream)
+        };
+        if let Some(other) = self.members.iter().find(of_server) {
+            // One watch looks at all ranks of a server, and hears one bell.
+            newcomer.models_wanted = Arc::clone(&other.models_wanted);
+            newcomer.troubled = Arc::clone(&other.troubled);
+        }
+        newcomer
     }
 }
 

@@ -76,11 +76,11 @@ impl Fleet {
 
     /// Engines that are new said this of what they serve, before anybody is sent there.
     pub(in crate::control) fn first_learnt(&mut self, lists: Vec<(String, Learnt)>) {
-        for (label, learnt) in lists {
-            let member = self.members().iter().find(|member| *member.name == *label);
-            let seated = member.and_then(|member| Some((member.place, member.now.as_ref()?.id)));
-            if let Some((place, id)) = seated {
-                self.learnt(place, id, Ok(learnt));
+        for (server, learnt) in lists {
+            let ranks = self.members().iter().filter(|member| member.upstream.server() == server);
+            let seated = ranks.filter_map(|member| Some((member.place, member.now.as_ref()?.id)));
+            for (place, id) in seated.collect::<Vec<_>>() {
+                self.learnt(place, id, Ok(learnt.clone()));
             }
         }
     }
@@ -100,10 +100,10 @@ impl Fleet {
     /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that
     /// comes to list what others serve may be told to, or not be what it was.
     fn say_joined(&self, place: usize, before: &Learnt) {
-        let others = self.members.iter().filter(|other| other.place != place);
+        let Some(member) = self.member(place) else { return };
+        let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
         let theirs: HashSet<&str> = others.flat_map(Member::bases).collect();
         let before: HashSet<&str> = before.cards.iter().map(|card| &*card.id).collect();
-        let Some(member) = self.member(place) else { return };
         if !member.upstream.models.is_empty() {
             return;
         }

@@ -17,18 +17,33 @@ pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 /// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
 /// before, which told when it began, and no new one.
 fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
-    let ranks = reading.ranks;
+    if !member.upstream.is_first() {
+        return;
+    }
+    let (ranks, configured) = (reading.ranks, member.upstream.ranks);
     if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
         tracing::warn!(
             engine = &*member.name,
             "several engines answer at this address by turns, and none of their caches can be known: name each by an address of its own"
         );
     }
-    if ranks > 1 && !std::mem::replace(&mut member.said_ranks, true) {
+    // One that names none may be without figures.
+    if ranks.max(1) == configured as usize || ranks == 0 || std::mem::replace(&mut member.said_ranks, true) {
+        return;
+    }
+    let engine = &*member.upstream.server();
+    if configured == 1 {
         tracing::warn!(
-            engine = &*member.name,
+            engine,
             ranks,
-            "this engine has several data-parallel ranks, each with a cache of its own, behind one port: it spreads requests itself, so that a prompt is mostly not at the rank that holds it; `warmfront doctor` says how each gets a port"
+            "this engine has several data-parallel ranks, each with a cache of its own, behind one port: it spreads requests itself, so that a prompt is mostly not at the rank that holds it; `ranks = {ranks}` of its [[upstream]] has each chosen by itself"
+        );
+    } else {
+        tracing::warn!(
+            engine,
+            ranks,
+            configured,
+            "this engine names another number of data-parallel ranks in its /metrics than `ranks` of its [[upstream]] does: it refuses what is sent to those that it does not have, and gets nothing at those that are not configured; set `ranks = {ranks}`"
         );
     }
 }
@@ -42,24 +57,13 @@ impl Fleet {
         read: Result<(Reading, Ours), String>,
         now: Instant,
     ) -> bool {
-        let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let Some(at) = self.at(place) else { return false };
         let member = &mut self.members[at];
         let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
         member.scrape_failures += u64::from(read.is_err());
         let (reading, ours) = match read {
             Ok(read) => read,
-            Err(why) => {
-                tenancy.scrape_error = Some(why);
-                // Who was too busy for his probes may be so for a scrape yet.
-                let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
-                let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
-                let tokens = tenancy.tokens();
-                if cannot_say {
-                    self.empty_cache(place, id, tokens, now);
-                }
-                return cannot_say;
-            }
+            Err(why) => return self.unread(place, id, why, now),
         };
         tenancy.scrape_error = None;
         let theirs = reading.load.running.zip(reading.load.waiting).map(|(run, wait)| run.saturating_add(wait));
@@ -77,11 +81,16 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
+        // By what it counts alone others of its ranks may not show it.
+        let counts_anew = another && reading.started.is_none();
         say_who_is_there(member, &reading, another && !anew && began.is_some());
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {
             self.empty_cache(place, id, capacity, now);
+        }
+        if counts_anew {
+            self.empty_beside(place, anew, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);
@@ -104,6 +113,21 @@ impl Fleet {
             self.recall(place, id);
         }
         self.turned(place, id, since) || changed || asleep != was_asleep
+    }
+
+    /// One could not be read.
+    fn unread(&mut self, place: usize, id: EndpointId, why: String, now: Instant) -> bool {
+        let stale = Duration::from_millis(self.config.control.stale_after_ms);
+        let Some(tenancy) = self.tenancy(place, id) else { return false };
+        tenancy.scrape_error = Some(why);
+        // Who was too busy for his probes may be so for a scrape yet.
+        let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
+        let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
+        let tokens = tenancy.tokens();
+        if cannot_say {
+            self.empty_cache(place, id, tokens, now);
+        }
+        cannot_say
     }
 
     /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.

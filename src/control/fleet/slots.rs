@@ -83,11 +83,13 @@ impl Fleet {
     }
 
     /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than
-    /// engines move.
+    /// engines move. Ranks of one server are where the first of them is.
     fn next_address(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
-        let stays = member.now.as_ref().is_some_and(|tenancy| member.addresses.contains(&tenancy.address));
-        member.addresses.first().copied().filter(|_| !stays)
+        let first = self.address_of_first(member).filter(|first| member.addresses.contains(first));
+        let is_there = |here: SocketAddr| member.addresses.contains(&here) && first.is_none_or(|first| first == here);
+        let stays = member.now.as_ref().is_some_and(|tenancy| is_there(tenancy.address));
+        first.or(member.addresses.first().copied()).filter(|_| !stays)
     }
 
     /// Gives a member an endpoint at `address`; the one it had finishes what it has.
@@ -190,7 +192,8 @@ impl Fleet {
             return endpoint;
         }
         let leaving = self.slots.iter().filter_map(|slot| slot.leaving.as_ref());
-        let there = leaving.filter(|leaving| leaving.endpoint.address == endpoint.address);
+        let place = |endpoint: &Endpoint| (endpoint.address, endpoint.rank);
+        let there = leaving.filter(|leaving| place(&leaving.endpoint) == place(&endpoint));
         let cap = there.fold(endpoint.cap, |cap, leaving| cap.saturating_sub(leaving.running));
         Endpoint { cap, ..endpoint }
     }

@@ -681,5 +681,6 @@ mod asleep;
 mod crowded;
 mod models;
 mod parts;
+mod ranked;
 mod restarts;
 mod room;

@@ -75,6 +75,7 @@ fn hearing_of(
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
         authority: String::new(),
         key: None,
+        rank: None,
         peers: Arc::new([]),
         mode: KvEvents::Auto,
         configured: None,

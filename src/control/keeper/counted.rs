@@ -1,6 +1,6 @@
 //! What shards have counted at one endpoint, read beside what its engine says.
 
-use super::Keeper;
+use super::{Keeper, Server};
 use crate::control::truth::Ours;
 
 impl Keeper {
@@ -21,6 +21,16 @@ impl Keeper {
     pub fn trouble(&self, slot: u16) -> u32 {
         let outcomes = self.counters.outcomes();
         outcomes.connect_failures(slot).wrapping_add(outcomes.read(slot).faults)
+    }
+
+    /// The same of all ranks of a server.
+    pub fn trouble_at(&self, server: &Server) -> u32 {
+        server.ranks.iter().fold(0, |sum, rank| sum.wrapping_add(self.trouble(rank.id.slot)))
+    }
+
+    /// First tokens of streams that came from any of its ranks.
+    pub fn first_tokens_at(&self, server: &Server) -> u64 {
+        server.ranks.iter().map(|rank| self.first_tokens(rank.id.slot)).sum()
     }
 
     /// First tokens of streams that came from an endpoint so far; compare with what was read before.

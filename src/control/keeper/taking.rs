@@ -210,13 +210,14 @@ impl Keeper {
         let mut changes = Changes::between(&before, &config, &self.taking.started);
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
-        let new = config.upstream.iter().filter(|upstream| !before.iter().any(|known| known.is_same(upstream)));
-        let addresses = names::first_lookups(new.map(|upstream| (upstream.label(), upstream.clone())).collect()).await;
+        let is_known = |rank: Upstream| before.iter().any(|known| known.is_same(&rank));
+        let new = config.upstream.iter().filter(|upstream| !upstream.each_rank().all(is_known));
+        let addresses = names::first_lookups(new.map(|upstream| (upstream.server(), upstream.clone())).collect()).await;
         let lists = acquaintance::first_lists(&config, &keys, &addresses).await;
         let now = Instant::now();
         let mut fleet = self.fleet();
         let stays = |member: &Member| {
-            member.now.is_some() && config.upstream.iter().any(|upstream| upstream.is_same(&member.upstream))
+            member.now.is_some() && config.endpoints().any(|upstream| upstream.is_same(&member.upstream))
         };
         if addresses.is_empty() && !config.upstream.is_empty() && !fleet.members().iter().any(stays) {
             return Err("name servers know none of the engines".into());
@@ -233,11 +234,10 @@ impl Keeper {
         (changes.added, changes.removed) = fleet.reconfigure(Arc::clone(&config), keys, forms, now);
         changes.restart.extend(fleet.waits_for_restart());
         self.taking.reloads.wait_for_restart(changes.restart.len());
-        for (label, addresses) in addresses {
-            let place = fleet.members().iter().find(|member| *member.name == *label).map(|member| member.place);
-            if let Some(place) = place {
-                fleet.resolved(place, addresses, now);
-            }
+        for (server, addresses) in addresses {
+            let ranks = fleet.members().iter().filter(|member| member.upstream.server() == server);
+            let places: Vec<usize> = ranks.map(|member| member.place).collect();
+            places.into_iter().for_each(|place| _ = fleet.resolved(place, addresses.clone(), now));
         }
         fleet.first_learnt(lists);
         // An engine that refused the key of before is not to wait for its turn.

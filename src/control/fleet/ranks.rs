@@ -1,0 +1,88 @@
+//! The ranks of one server: they have one address, and are asked with one call.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::Fleet;
+use crate::control::member::Member;
+use crate::counters::{Barred, Outcomes};
+use crate::fleet::EndpointId;
+
+/// Where a server is, and which endpoints its ranks are there: one, unless each of several is chosen by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Of all of them.
+    pub address: SocketAddr,
+    /// In their order.
+    pub ranks: Vec<Seated>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seated {
+    /// See [`Member::place`].
+    pub place: usize,
+    /// The endpoint that it has now.
+    pub id: EndpointId,
+    /// Its number, where there are several.
+    pub rank: Option<u16>,
+}
+
+impl Fleet {
+    /// The server of the engine at `place`, if any of its ranks has an endpoint.
+    pub fn server(&self, place: usize) -> Option<Server> {
+        let member = self.member(place)?;
+        let mut seated = self.of_server(member).filter_map(|other| Some((other, other.now.as_ref()?))).peekable();
+        let address = seated.peek().map(|(_, first)| first.address)?;
+        let here = seated.filter(|(_, tenancy)| tenancy.address == address);
+        let ranks =
+            here.map(|(other, tenancy)| Seated { place: other.place, id: tenancy.id, rank: other.upstream.rank });
+        Some(Server { address, ranks: ranks.collect() })
+    }
+
+    /// The places of all of its ranks.
+    pub fn ranks(&self, place: usize) -> Vec<usize> {
+        let ranks = self.member(place).into_iter().flat_map(|member| self.of_server(member));
+        ranks.map(|member| member.place).collect()
+    }
+
+    /// A server that says by one of its ranks that it takes no more takes none by the others.
+    pub(super) fn bar_servers(&self, outcomes: &Outcomes) {
+        for member in self.members.iter().filter(|member| member.upstream.rank.is_some()) {
+            let Some(tenancy) = &member.now else { continue };
+            let says_so = || outcomes.read(tenancy.id.slot).barred == Some(Barred::ByItsWord);
+            // What it said before that control knows already.
+            if !tenancy.course.is_barred() && says_so() {
+                let others = self.of_server(member).filter_map(|other| other.now.as_ref());
+                others.for_each(|other| _ = outcomes.bar(other.id.slot));
+            }
+        }
+    }
+
+    /// The process of the engine at `place` is another one than before, perhaps one that was never there; it is that of
+    /// all ranks of its server.
+    pub(super) fn empty_beside(&mut self, place: usize, anew: bool, now: Instant) {
+        let Some(Server { ranks, .. }) = self.server(place) else { return };
+        for Seated { place, id, .. } in ranks.into_iter().filter(|rank| rank.place != place) {
+            let tokens = self.tenancy(place, id).and_then(|tenancy| tenancy.tokens());
+            match anew {
+                true => self.begin_anew(place, id, tokens, now),
+                false => self.empty_cache(place, id, tokens, now),
+            }
+        }
+    }
+
+    /// Where the first rank of its server is that is anywhere, of one with several.
+    pub(super) fn address_of_first(&self, member: &Member) -> Option<SocketAddr> {
+        member.upstream.rank?;
+        self.of_server(member).find_map(|other| Some(other.now.as_ref()?.address))
+    }
+
+    fn of_server<'f>(&'f self, member: &'f Member) -> impl Iterator<Item = &'f Member> {
+        let is_of_it = |other: &&Member| match member.upstream.rank {
+            Some(_) => other.upstream.is_of_server(&member.upstream),
+            None => other.place == member.place,
+        };
+        self.members.iter().filter(is_of_it)
+    }
+}
