@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn each_rank_is_an_engine_of_its_own() {
         let one = Upstream::new("http://gpu-1:8000".parse().unwrap());
-        assert_eq!(one.each_rank().collect::<Vec<_>>(), [one.clone()], "as before");
+        assert_eq!(one.each_rank().collect::<Vec<_>>(), std::slice::from_ref(&one), "as before");
         let events = KvEvents::At("tcp://gpu-1:5557".parse().unwrap());
         let two = Upstream { ranks: 2, kv_events: events, kv_replay: "tcp://gpu-1:5600".into(), ..one.clone() };
         let all: Vec<Upstream> = two.each_rank().collect();

@@ -6,6 +6,7 @@
 //! are still chosen for here, and these by what was true a moment ago.
 
 mod batch;
+mod figures;
 mod notes;
 mod said;
 mod settle;
@@ -26,10 +27,11 @@ use super::listen::ToHear;
 use super::saved::Heard;
 use crate::fleet::EndpointId;
 use crate::index::Index;
-use crate::kvevents::{Counts, Reached, Settings, Source, Told};
+use crate::kvevents::{Reached, Settings, Source, Told};
 use crate::limits::{KV_RANKS_MAX, MIRROR_BLOCKS_MAX};
 use crate::mirror::{self, Mirror};
 use crate::scan::Form;
+pub use figures::Figures;
 use notes::Owed;
 pub use silence::Computed;
 use silence::Silence;
@@ -89,34 +91,6 @@ struct Rank {
     mirror: Mirror,
     /// Time of the first batch in it, by the engine's clock.
     since: f64,
-}
-
-/// For metrics.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Figures {
-    /// Of all its sockets.
-    pub counts: Counts,
-    /// Of all its ranks.
-    pub mirrored: mirror::Counts,
-    /// KV blocks known by name.
-    pub blocks: u64,
-    /// Links that the index did not take, or not at once.
-    pub missed: u64,
-    /// The most memory that its mirrors take.
-    pub bytes_max: usize,
-    /// Seconds from the engine's clock to ours at the last batch.
-    pub lag_seconds: f64,
-    /// When that came, in seconds since 1970 by our clock; 0: none did.
-    pub came: f64,
-}
-
-impl Figures {
-    /// With what was counted before. What was known then is known no more.
-    pub fn add(&mut self, before: &Figures) {
-        self.counts.add(&before.counts);
-        self.mirrored.add(&before.mirrored);
-        self.missed += before.missed;
-    }
 }
 
 impl Hearing {
@@ -271,27 +245,6 @@ impl Hearing {
     /// Whether one of its sockets is not heard at all.
     pub fn is_silent(&self) -> bool {
         self.inner().sockets.iter().any(|socket| socket.course == Course::Silent)
-    }
-
-    /// For metrics.
-    pub fn figures(&self) -> Figures {
-        let inner = self.inner();
-        let mut figures = Figures {
-            missed: inner.owed.missed(),
-            lag_seconds: inner.lag,
-            came: inner.came,
-            mirrored: inner.earlier,
-            ..Figures::default()
-        };
-        let counts = inner.sockets.iter().flat_map(|socket| [&socket.earlier, &socket.counts]);
-        counts.for_each(|counts| figures.counts.add(counts));
-        figures.counts.strangers += inner.sockets.iter().map(Socket::turned_away).sum::<u64>();
-        for Rank { mirror, .. } in inner.ranks.values() {
-            figures.blocks += u64::from(mirror.blocks());
-            figures.bytes_max += Mirror::bytes(mirror.blocks_max());
-            figures.mirrored.add(&mirror.counts());
-        }
-        figures
     }
 
     fn say(&self, tells: Tells, inner: &mut Inner) {

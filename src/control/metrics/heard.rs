@@ -12,10 +12,11 @@ use crate::control::hearing::Figures;
 use crate::mirror;
 
 type Count = fn(&Figures) -> u64;
+type Mirrored = fn(&mirror::Counts) -> u64;
 type Figure = fn(&Figures) -> Option<f64>;
 
 /// What a block was that an engine told of: all that is counted.
-const BLOCKS: [(&str, fn(&mirror::Counts) -> u64); 12] = [
+const BLOCKS: [(&str, Mirrored); 12] = [
     ("stored", |blocks| blocks.stored),
     ("copy", |blocks| blocks.copies),
     ("ambiguous", |blocks| blocks.ambiguous),
