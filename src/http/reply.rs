@@ -53,7 +53,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them, in the order of [`Cause::index`].
+    /// All of them, in the order of their numbers.
     pub const ALL: [Cause; 20] = [
         Cause::BadHead,
         Cause::BadTarget,
