@@ -37,14 +37,15 @@ const NOT_FETCHED: [&[u8]; 6] = [
 const OWN: &[u8] = b"EngineCore";
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
-/// vLLM, when its queue has too many requests or too many tokens, or while it changes how many ranks it has (elastic
-/// expert parallelism), and SGLang when it is full. Nothing of the request was executed.
-const BUSY: [&[u8]; 4] = [
+/// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
+/// was executed.
+const BUSY: [&[u8]; 3] = [
     b"currently busy and cannot accept new requests",
     b"reached its prefill token backlog limit",
-    b"The model is currently scaling",
     b"request queue is full",
 ];
+/// vLLM, likewise, while it changes how many ranks it has (elastic expert parallelism): none of them takes any.
+const SCALES: &[u8] = b"The model is currently scaling";
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
 /// may have run for a while.
 const GIVEN_UP: [&[u8]; 4] = [
@@ -96,6 +97,8 @@ pub(super) enum Verdict {
     BackPressure,
     /// The same, and certainly not executed.
     Busy,
+    /// The same, by whichever rank behind that port.
+    Scales,
     Fault,
     /// The same, and certainly not executed: it was not reached.
     NotReached,
@@ -109,7 +112,12 @@ pub(super) enum Verdict {
 impl Verdict {
     /// Whether nothing of the request was executed, so that it may go to another engine.
     pub(super) fn goes_elsewhere(self) -> bool {
-        matches!(self, Verdict::Busy | Verdict::NotReached)
+        matches!(self, Verdict::Busy | Verdict::Scales | Verdict::NotReached)
+    }
+
+    /// Whether it is so for all ranks behind that port.
+    pub(super) fn is_of_the_server(self) -> bool {
+        matches!(self, Verdict::Scales | Verdict::NotReached)
     }
 
     /// Whether nothing of its prompt was computed: with this status, the client's doing too.
@@ -132,6 +140,7 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     match status {
         429 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
+        503 if says(SCALES) => Verdict::Scales,
         503 if not_reached() => Verdict::NotReached,
         503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
@@ -356,7 +365,7 @@ mod tests {
             (503, false, br#"{"message":"Request running timeout reached."}"#, Verdict::BackPressure),
             (503, false, br#"{"message":"Using priority is disabled for this server."}"#, Verdict::BackPressure),
             (503, false, busy, Verdict::Busy),
-            (503, false, scaling, Verdict::Busy),
+            (503, false, scaling, Verdict::Scales),
             (503, false, backlog, Verdict::Busy),
             (503, false, overloaded, Verdict::BackPressure),
             (503, false, said, Verdict::Fault),

@@ -57,7 +57,7 @@ impl Exchange {
     pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
         match verdict {
             Verdict::Neutral => {}
-            Verdict::BackPressure | Verdict::Busy => {
+            Verdict::BackPressure | Verdict::Busy | Verdict::Scales => {
                 cx.stats.count(Count::BackPressure);
                 self.charge();
             }
@@ -190,9 +190,13 @@ impl Exchange {
         if was_refused {
             self.was_not_computed(cx);
         }
-        if verdict.goes_elsewhere() && self.may_spill(cx) {
+        if verdict.goes_elsewhere() && self.may_spill(verdict, cx) {
             cx.actions.push(Action::Dismiss { reuse: false });
-            self.try_again(if verdict == Verdict::Busy { Count::RetriedBusy } else { Count::RetriedConnect }, cx);
+            if verdict.is_of_the_server() {
+                self.leave_server(cx);
+            }
+            let not_reached = verdict == Verdict::NotReached;
+            self.try_again(if not_reached { Count::RetriedConnect } else { Count::RetriedBusy }, cx);
             return false;
         }
         if was_refused {
@@ -270,10 +274,13 @@ impl Exchange {
     /// Whether a request that its engine is too busy for, or that a hop did not reach it with, goes to another one:
     /// once, if all of it is still here, there is another that was not tried and for which it is not too long, and the
     /// budget for retries allows it.
-    pub(super) fn may_spill(&self, cx: &mut Context<'_>) -> bool {
-        // Another rank of the same server may have room.
-        let same = |_: &Eligible, here: u16, slot: u16| here == slot;
-        !self.retried && self.upload.held_whole && !self.is_alone_beside(same, cx.snapshot) && cx.retry()
+    fn may_spill(&self, verdict: Verdict, cx: &mut Context<'_>) -> bool {
+        let is_alone = || match verdict.is_of_the_server() {
+            true => self.is_alone(cx.snapshot),
+            // Another rank of the same server may have room.
+            false => self.is_alone_beside(|_, here, slot| here == slot, cx.snapshot),
+        };
+        !self.retried && self.upload.held_whole && !is_alone() && cx.retry()
     }
 
     /// Whether nobody is left to choose, of those for whom it is not too long,

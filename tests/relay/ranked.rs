@@ -141,6 +141,33 @@ fn what_one_rank_is_too_busy_for_goes_to_another() {
     front.settles();
 }
 
+/// There is one further try, and no rank of the same server is worth it.
+#[test]
+fn what_no_rank_of_a_server_takes_goes_to_another_server() {
+    let scales = r#"{"error":"The model is currently scaling. Please try again later."}"#;
+    for (told, after) in [("no healthy upstream", Count::RetriedConnect), (scales, Count::RetriedBusy)] {
+        let answer = format!("HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\n\r\n{told}", told.len());
+        let (taking_none, engine) = (Engine::answering(answer), Engine::answering(HELLO));
+        let ranks: Vec<_> = (0..8).map(|rank| (taking_none.address, Some(rank))).collect();
+        let all: Vec<_> = ranks.iter().copied().chain([(engine.address, None)]).collect();
+        let among_all = front(&all, |_| {});
+        // The budget for retries has as many saved up.
+        for _ in 0..10 {
+            assert_eq!(among_all.ask(post("/v1/completions", "{}")).status, 200, "{told}");
+        }
+        assert!(among_all.count(after) > 0);
+        among_all.settles();
+
+        // Nobody else: its own words reach the client, and it was asked once.
+        let alone = front(&ranks, |_| {});
+        let before = taking_none.executions();
+        let reply = alone.ask(post("/v1/completions", "{}"));
+        assert_eq!((reply.status, reply.text()), (503, told.to_owned()));
+        assert_eq!((taking_none.executions(), alone.count(after)), (before + 1, 0), "{told}");
+        alone.settles();
+    }
+}
+
 /// It came when its server was one endpoint.
 #[test]
 fn a_request_that_came_before_ranks_did_names_one() {
