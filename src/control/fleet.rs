@@ -269,9 +269,10 @@ impl Fleet {
         self.epoch += 1;
         let mut endpoints: Vec<Option<Endpoint>> =
             self.slots.iter().map(|slot| slot.leaving.as_ref().map(|leaving| leaving.endpoint.clone())).collect();
+        let leavers = self.leavers();
         for member in &self.members {
             if let Some(tenancy) = &member.now {
-                let endpoint = self.with_what_runs_there(member.endpoint(tenancy));
+                let endpoint = leavers.beside(member.endpoint(tenancy));
                 endpoints[usize::from(tenancy.id.slot)] = Some(endpoint);
             }
         }

@@ -1,6 +1,6 @@
 //! Slots: which endpoint has which, what it did there, and when one is free again.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +39,25 @@ pub(super) struct Leaving {
     refusals: u32,
     /// Requests of ours that its engine has yet.
     running: u32,
+}
+
+/// By address, how many requests each has yet that was taken out there, and which rank it was, of several.
+#[derive(Default)]
+pub(super) struct Leavers(HashMap<SocketAddr, Vec<(Option<u16>, u32)>>);
+
+impl Leavers {
+    /// An endpoint as shards are to see it: the engine at its address may have no more requests for another name, or
+    /// for having been taken out and added again. Where it has as many yet, it is full.
+    pub(super) fn beside(&self, endpoint: Endpoint) -> Endpoint {
+        if endpoint.cap == Endpoint::NO_CAP {
+            return endpoint;
+        }
+        // Of one server with several ranks and without, nobody says which of them has what the other had.
+        let may_be_here = |rank: Option<u16>| rank.zip(endpoint.rank).is_none_or(|(rank, here)| rank == here);
+        let there = self.0.get(&endpoint.address).into_iter().flatten();
+        let running = there.filter(|(rank, _)| may_be_here(*rank)).map(|(_, running)| *running);
+        Endpoint { cap: running.fold(endpoint.cap, u32::saturating_sub), ..endpoint }
+    }
 }
 
 impl Fleet {
@@ -185,17 +204,14 @@ impl Fleet {
         !changed.is_empty() && capped.any(|tenancy| changed.contains(&tenancy.address))
     }
 
-    /// An endpoint as shards are to see it: the engine at its address may have no more requests for another name, or
-    /// for having been taken out and added again. Where it has as many yet, it is full.
-    pub(super) fn with_what_runs_there(&self, endpoint: Endpoint) -> Endpoint {
-        if endpoint.cap == Endpoint::NO_CAP {
-            return endpoint;
-        }
+    /// What runs yet at endpoints that were taken out.
+    pub(super) fn leavers(&self) -> Leavers {
+        let mut leavers = Leavers::default();
         let leaving = self.slots.iter().filter_map(|slot| slot.leaving.as_ref());
-        let place = |endpoint: &Endpoint| (endpoint.address, endpoint.rank);
-        let there = leaving.filter(|leaving| place(&leaving.endpoint) == place(&endpoint));
-        let cap = there.fold(endpoint.cap, |cap, leaving| cap.saturating_sub(leaving.running));
-        Endpoint { cap, ..endpoint }
+        for Leaving { endpoint, running, .. } in leaving.filter(|leaving| leaving.running > 0) {
+            leavers.0.entry(endpoint.address).or_default().push((endpoint.rank, *running));
+        }
+        leavers
     }
 
     /// Slots and whose they are, of those that were taken out as well, for as long as they have something.

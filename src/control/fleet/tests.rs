@@ -427,6 +427,40 @@ fn what_an_engine_has_from_before_it_came_back_takes_its_places() {
     assert_eq!(cap(&mut fleet), (true, 8));
 }
 
+/// Where its ranks were not told apart before, or are not now, each of them may have all of it.
+#[test]
+fn what_an_engine_has_from_before_takes_the_places_of_the_ranks_that_may_have_it() {
+    let of = |name: &str, ranks: u32| {
+        let url = format!("http://{}", at(0)).parse().unwrap();
+        config_of([Upstream { name: name.into(), ranks, concurrency_max: 8, ..Upstream::new(url) }])
+    };
+    let (counters, now) = (Counters::leak(), Instant::now());
+    let ids = |fleet: &Fleet| fleet.members().iter().map(|member| member.now.as_ref().unwrap().id).collect::<Vec<_>>();
+    let caps = |fleet: &mut Fleet| {
+        fleet.look(counters, now);
+        let (ids, endpoints) = (ids(fleet), fleet.snapshot().endpoints);
+        ids.iter().map(|id| endpoints[usize::from(id.slot)].as_ref().unwrap().cap).collect::<Vec<_>>()
+    };
+    let becomes = |fleet: &mut Fleet, name: &str, ranks: u32| {
+        fleet.reconfigure(Arc::new(of(name, ranks)), Vec::new(), Arc::default(), now);
+        let places: Vec<usize> = fleet.members().iter().map(|member| member.place).collect();
+        places.into_iter().for_each(|place| _ = fleet.resolved(place, vec![at(0)], now));
+        caps(fleet)
+    };
+    let runs = |id, count: u32| (0..count).map(|_| counters.try_admit(id, None).unwrap()).collect::<Vec<_>>();
+    let mut fleet = fleet_by(1, of("gpu", 1));
+    assert_eq!(caps(&mut fleet), [8]);
+    let whole = runs(ids(&fleet)[0], 5);
+    assert_eq!(becomes(&mut fleet, "gpu", 2), [3, 3]);
+    drop(whole);
+    assert_eq!(caps(&mut fleet), [8, 8]);
+    let of_each = (runs(ids(&fleet)[0], 2), runs(ids(&fleet)[1], 1));
+    assert_eq!(becomes(&mut fleet, "called", 2), [6, 7], "none takes the place of another rank");
+    assert_eq!(becomes(&mut fleet, "called", 1), [5]);
+    drop(of_each);
+    assert_eq!(caps(&mut fleet), [8]);
+}
+
 /// Its streams go on: who leaves it after a while beside them does not leave one that hangs.
 #[test]
 fn who_is_spared_gave_what_it_gave() {
