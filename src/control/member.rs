@@ -161,16 +161,15 @@ impl Tenancy {
         if let Some((began, begins)) = self.began.zip(reading.started) {
             return begins != began;
         }
-        let before = self.reading.as_ref().and_then(|(before, _)| before.load.prompt_tokens_total);
-        if before.zip(reading.load.prompt_tokens_total).is_some_and(|(before, now)| now < before) {
+        let before = self.reading.as_ref().and_then(|(before, _)| before.computed());
+        if before.zip(reading.computed()).is_some_and(|(before, now)| now < before) {
             return true;
         }
         match (self.began, reading.started) {
             (Some(_), _) | (_, Some(_)) => was_silent,
             // What had computed as much at once would have to be another front's doing.
             (None, None) => {
-                let goes_on =
-                    |before: u64| reading.load.prompt_tokens_total.is_some_and(|now| now > 0 && now >= before);
+                let goes_on = |before: u64| reading.computed().is_some_and(|now| now > 0 && now >= before);
                 was_silent && self.computed.is_some_and(|before| !goes_on(before))
             }
         }

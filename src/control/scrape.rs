@@ -34,9 +34,16 @@ pub struct Reading {
     pub awake: Option<bool>,
     /// Data-parallel ranks that it names, each with a cache of its own.
     pub ranks: usize,
+    /// Of one rank: tokens of prompts that the page counts for none by its number.
+    pub unnamed_prompt_tokens: Option<u64>,
 }
 
 impl Reading {
+    /// Tokens of prompts by whose number its process is known: this rank's, else those of all together.
+    pub fn computed(&self) -> Option<u64> {
+        self.load.prompt_tokens_total.or(self.unnamed_prompt_tokens)
+    }
+
     /// Tokens that the engine may tell of at once: one group of a hybrid model's layers may have most of the blocks.
     pub fn told_tokens(&self) -> Option<u64> {
         let all = self.block_size.zip(self.blocks).and_then(|(size, blocks)| u64::from(size).checked_mul(blocks));
@@ -283,6 +290,7 @@ impl Sums {
             started: self.started,
             awake: self.awake,
             ranks: self.ranks.len(),
+            unnamed_prompt_tokens: None,
         }
     }
 }
@@ -319,6 +327,7 @@ mod tests {
                 started: Some(1.79518746168e9),
                 awake: Some(true),
                 ranks: 1,
+                unnamed_prompt_tokens: None,
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));

@@ -72,7 +72,7 @@ impl Fleet {
         let was_silent = tenancy.was_silent.take().is_some();
         let another = tenancy.is_another(&reading, was_silent);
         let began = tenancy.began;
-        (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.load.prompt_tokens_total);
+        (tenancy.began, tenancy.computed) = (reading.started.or(tenancy.began), reading.computed());
         let before = tenancy.reading.as_ref().map(|(reading, _)| reading.load);
         let since = tenancy.reading.as_ref().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at));
         let changed = before != Some(reading.load) || tenancy.foreign != foreign;

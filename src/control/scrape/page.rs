@@ -2,6 +2,7 @@
 
 use super::{EngineKind, Reading, STARTED, Sums, number};
 use crate::control::sample::Sample;
+use crate::fleet::EngineLoad;
 
 /// See the module.
 #[derive(Default)]
@@ -10,6 +11,8 @@ pub struct Page {
     sums: Sums,
     /// Of those that are told apart, by their numbers.
     ranks: Vec<(u64, Sums)>,
+    /// What names none, where some are told apart.
+    unnamed: Sums,
     bytes: usize,
 }
 
@@ -38,7 +41,7 @@ impl Page {
             return;
         }
         let label = if sample.name.starts_with("vllm:") { "engine" } else { "dp_rank" };
-        let Some(named) = number(sample, label) else { return };
+        let Some(named) = number(sample, label) else { return self.unnamed.take(sample) };
         if let Some((_, sums)) = self.ranks.iter_mut().find(|(rank, _)| *rank == named) {
             sums.take(sample);
         }
@@ -56,7 +59,7 @@ impl Page {
 
     /// What it says of each, in their order; else of all, once.
     pub fn readings(self) -> Vec<Reading> {
-        let Page { sums, ranks, .. } = self;
+        let Page { sums, ranks, unnamed, .. } = self;
         let named = sums.ranks.len().max(1) as u64;
         let whole = sums.reading();
         let read = |(_, mut sums): (u64, Sums)| {
@@ -66,8 +69,24 @@ impl Page {
             }
             Reading { engine: whole.engine, started: whole.started, ranks: whole.ranks, ..sums.reading() }
         };
-        if ranks.is_empty() { vec![whole] } else { ranks.into_iter().map(read).collect() }
+        if ranks.is_empty() {
+            return vec![whole];
+        }
+        let mut readings: Vec<Reading> = ranks.into_iter().map(read).collect();
+        share_unnamed(&mut readings, &unnamed.reading().load);
+        readings
     }
+}
+
+/// Most of what names no rank counts for none: it would count for each. But by any of it a process is known, and how
+/// long answers are is a figure of their pool, whoever tells it: the first does, for all.
+fn share_unnamed(readings: &mut [Reading], unnamed: &EngineLoad) {
+    let counts = |load: &EngineLoad| load.requests_total.or(load.generation_tokens_total).is_some();
+    let by_rank = readings.iter().any(|reading| counts(&reading.load));
+    if let Some(Reading { load, .. }) = readings.first_mut().filter(|_| !by_rank) {
+        (load.requests_total, load.generation_tokens_total) = (unnamed.requests_total, unnamed.generation_tokens_total);
+    }
+    readings.iter_mut().for_each(|reading| reading.unnamed_prompt_tokens = unnamed.prompt_tokens_total);
 }
 
 #[cfg(test)]
@@ -120,7 +139,7 @@ mod tests {
         assert_eq!((third.load, third.ranks, third.engine), (Default::default(), 2, Some(EngineKind::Vllm)));
     }
 
-    /// What is not told by rank is of all of them.
+    /// What is not told by rank is of all of them: the process is known by it, and the first says how long answers are.
     #[test]
     fn sglang_names_its_ranks_otherwise() {
         let rank = |rank: u32, tp: u32| {
@@ -133,12 +152,16 @@ mod tests {
             )
         };
         let text: String = [rank(0, 0), rank(0, 1), rank(1, 2), rank(1, 3)].concat()
-            + "sglang:prompt_tokens_total{model_name=\"m\"} 77\nsglang:cached_tokens_total{model_name=\"m\"} 7\n";
+            + "sglang:prompt_tokens_total{model_name=\"m\"} 77\nsglang:cached_tokens_total{model_name=\"m\"} 7\n\
+               sglang:generation_tokens_total{model_name=\"m\"} 90\nsglang:num_requests_total{model_name=\"m\"} 3\n";
         for (rank, reading) in (0..).zip(read(2, &text)) {
             let load = reading.load;
             assert_eq!((load.running, load.waiting), (Some(rank + 3), Some(rank)));
             assert_eq!((load.kv_capacity_tokens, load.prompt_tokens_total), (Some(9_000 + u64::from(rank)), None));
             assert_eq!((load.prefix_hits_total, reading.ranks, reading.engine), (None, 2, Some(EngineKind::Sglang)));
+            let answers = (load.requests_total, load.generation_tokens_total);
+            assert_eq!(answers, if rank == 0 { (Some(3), Some(90)) } else { (None, None) });
+            assert_eq!(reading.computed(), Some(77));
         }
     }
 }

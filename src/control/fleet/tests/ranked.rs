@@ -39,6 +39,43 @@ fn the_ranks_of_a_server_are_one_address_and_many_endpoints() {
     assert!(!Arc::ptr_eq(&members[0].troubled, &members[3].troubled));
 }
 
+/// SGLang counts prompts for all ranks together, and where it has several processes says nowhere when it began: one
+/// that was too busy for its probes has not lost its caches.
+#[test]
+fn what_a_server_counts_for_all_its_ranks_tells_whether_it_is_the_same() {
+    let is_emptied = |behind: u32| {
+        let mut now = Instant::now();
+        let mut fleet = resolved(2, &[at(0)]);
+        let scrape = |fleet: &mut Fleet, tokens: u32, now: Instant| {
+            let mut page = scrape::Page::of(0..2);
+            (0..2).for_each(|rank| page.line(format!("sglang:num_running_reqs{{dp_rank=\"{rank}\"}} 0").as_bytes()));
+            page.line(format!("sglang:prompt_tokens_total{{model_name=\"m\"}} {tokens}").as_bytes());
+            for (place, reading) in page.readings().into_iter().enumerate() {
+                let (id, _) = fleet.target(place).unwrap();
+                fleet.scraped(place, id, Ok((reading, Ours::default())), now);
+            }
+        };
+        let probe = |fleet: &mut Fleet, outcome: &dyn Fn() -> Result<(), Failure>, now: Instant| {
+            for _ in 0..9 {
+                let ranks = fleet.server(0).unwrap().ranks;
+                ranks.iter().for_each(|rank| _ = fleet.probed(rank.place, rank.id, outcome(), now));
+            }
+        };
+        let emptied =
+            |fleet: &Fleet| [0, 1].map(|place| fleet.member(place).unwrap().now.as_ref().unwrap().emptied > 0);
+        probe(&mut fleet, &|| Ok(()), now);
+        scrape(&mut fleet, 500, now);
+        probe(&mut fleet, &failed, now);
+        now += Duration::from_secs(60);
+        fleet.tick(now, |_| 0, nothing);
+        probe(&mut fleet, &|| Ok(()), now);
+        assert_eq!(emptied(&fleet), [false; 2], "its scrape tells");
+        scrape(&mut fleet, behind, now);
+        emptied(&fleet)
+    };
+    assert_eq!([500, 900, 499].map(is_emptied), [[false; 2], [false; 2], [true; 2]]);
+}
+
 /// With a name for two families, of which the server listens on one.
 #[test]
 fn a_rank_that_comes_later_is_where_the_others_are() {
