@@ -51,8 +51,7 @@ impl Fleet {
         for member in self.members.iter().filter(|member| member.upstream.rank.is_some()) {
             let Some(tenancy) = &member.now else { continue };
             let says_so = || outcomes.read(tenancy.id.slot).barred == Some(Barred::ByItsWord);
-            // What it said before that control knows already.
-            if !tenancy.course.is_barred() && says_so() {
+            if tenancy.course.heeds_bars() && says_so() {
                 let others = self.of_server(member).filter_map(|other| other.now.as_ref());
                 others.for_each(|other| _ = outcomes.bar(other.id.slot));
             }

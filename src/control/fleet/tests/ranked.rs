@@ -63,15 +63,17 @@ fn a_server_that_ends_says_so_for_all_its_ranks() {
         let (id, _) = fleet.target(place).unwrap();
         fleet.probed(place, id, Ok(()), now);
     }
-    let health = |fleet: &Fleet| fleet.members().iter().map(|member| member.health().unwrap()).collect::<Vec<_>>();
     fleet.look(counters, now);
     counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
     fleet.look(counters, now);
     assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
-    // And each is tried again by itself, once.
+    // Then each is tried again by itself, until one of them says so once more.
     let later = now + Duration::from_millis(fleet.config.health.eject_ms + 1);
     (0..2).for_each(|_| _ = fleet.look(counters, later));
     assert_eq!(health(&fleet), [Health::Trial, Health::Trial, Health::Up]);
+    counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
+    fleet.look(counters, later);
+    assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
 }
 
 /// With several API servers no page tells when the process began.
@@ -92,4 +94,8 @@ fn a_restart_that_one_rank_shows_is_that_of_all() {
     assert_eq!(scrape(&mut fleet, [50, 700]), [0, 0, 0]);
     assert_eq!(scrape(&mut fleet, [60, 800]), [0, 0, 0]);
     assert_eq!(scrape(&mut fleet, [90, 10]), [1, 1, 0]);
+}
+
+fn health(fleet: &Fleet) -> Vec<Health> {
+    fleet.members().iter().filter_map(Member::health).collect()
 }
