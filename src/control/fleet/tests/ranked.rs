@@ -96,6 +96,79 @@ fn a_restart_that_one_rank_shows_is_that_of_all() {
     assert_eq!(scrape(&mut fleet, [90, 10]), [1, 1, 0]);
 }
 
+fn all_up(fleet: &mut Fleet, now: Instant) {
+    probed(fleet, &[0, 1, 2, 3, 4], Ok(()), now);
+}
+
+/// What these places that are in a slot answered to a probe, and where it led.
+fn probed(fleet: &mut Fleet, places: &[usize], outcome: Result<(), Failure>, now: Instant) -> Vec<Option<Turn>> {
+    let targets: Vec<_> = places.iter().filter_map(|place| Some((*place, fleet.target(*place)?.0))).collect();
+    targets.into_iter().map(|(place, id)| fleet.probed(place, id, outcome.clone(), now).0).collect()
+}
+
 fn health(fleet: &Fleet) -> Vec<Health> {
     fleet.members().iter().filter_map(Member::health).collect()
+}
+
+fn fails(how: How) -> Result<(), Failure> {
+    Err(Failure { why: "x".into(), how })
+}
+
+/// Half of the ranks would do the work of all, of a process that answers nobody.
+#[test]
+fn a_silent_server_goes_with_all_its_ranks_or_stays() {
+    let now = Instant::now();
+    let (up, down) = (Health::Up, Health::Down);
+    let mut alone = resolved(4, &[at(0)]);
+    let server = alone.config.upstream[0].clone();
+    alone.reconfigure(Arc::new(config_of([server])), Vec::new(), Arc::default(), now);
+    all_up(&mut alone, now);
+    for turn in [None, Some(Turn::Slow), None] {
+        assert_eq!(probed(&mut alone, &[0, 1, 2, 3], fails(How::Silent), now), [turn; 4]);
+    }
+    assert_eq!(health(&alone), [up; 4]);
+
+    let mut two = resolved(4, &[at(0)]);
+    all_up(&mut two, now);
+    (0..2).for_each(|_| _ = probed(&mut two, &[0, 1, 2, 3], fails(How::Silent), now));
+    assert_eq!(health(&two), [down, down, down, down, up], "as one engine would beside the other");
+    (0..2).for_each(|_| _ = probed(&mut two, &[4], fails(How::Silent), now));
+    assert_eq!(two.members()[4].health(), Some(up), "and it is half of both");
+
+    // Ranks that are out by themselves do not make the other's silence pass, as long as most of them are in.
+    for (faulty, expected) in [(1, down), (2, up)] {
+        let (mut two, counters) = (resolved(4, &[at(0)]), Counters::leak());
+        all_up(&mut two, now);
+        two.look(counters, now);
+        (0..faulty).for_each(|slot| (0..3).for_each(|_| _ = counters.outcomes().fault(slot)));
+        two.look(counters, now);
+        let out = health(&two).iter().filter(|health| **health == Health::Ejected).count();
+        assert_eq!(out, usize::from(faulty));
+        (0..2).for_each(|_| _ = probed(&mut two, &[4], fails(How::Silent), now));
+        assert_eq!(two.members()[4].health(), Some(expected), "{faulty}");
+    }
+}
+
+/// A rank may fail by itself, and half of a server at most where there is no other; beside others it goes whole.
+#[test]
+fn a_server_goes_for_the_faults_of_all_its_ranks_where_another_stays() {
+    let now = Instant::now();
+    let fails_at = |fleet: &mut Fleet, slots: &[u16]| {
+        let counters = Counters::leak();
+        all_up(fleet, now);
+        fleet.look(counters, now);
+        for slot in slots {
+            (0..3).for_each(|_| _ = counters.outcomes().fault(*slot));
+            fleet.look(counters, now);
+        }
+        let is_out = |health: &Health| *health == Health::Ejected;
+        health(fleet).iter().map(is_out).collect::<Vec<_>>()
+    };
+    let mut alone = resolved(4, &[at(0)]);
+    let server = alone.config.upstream[0].clone();
+    alone.reconfigure(Arc::new(config_of([server])), Vec::new(), Arc::default(), now);
+    assert_eq!(fails_at(&mut alone, &[2, 0, 1, 3]), [true, false, true, false]);
+    assert_eq!(fails_at(&mut resolved(4, &[at(0)]), &[0, 1, 2, 3, 4]), [true, true, true, true, false]);
+    // What fails at both of them by turns is not theirs.
+    assert_eq!(fails_at(&mut resolved(4, &[at(0)]), &[4, 0, 1, 2, 3]), [true, false, false, false, true]);
 }
