@@ -134,17 +134,14 @@ impl Fleet {
         let config = Arc::clone(&self.config);
         let Some(at) = self.at(place) else { return (None, false) };
         let is_silent = outcome.as_ref().is_err_and(|failure| failure.how == How::Silent);
-        let may_go = is_silent && self.may_fall_silent(at);
+        let (failed, may_go) = (outcome.is_err(), is_silent && self.may_fall_silent(at));
         let member = &mut self.members[at];
         let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return (None, false) };
-        member.probe_failures += u64::from(outcome.is_err());
+        member.probe_failures += u64::from(failed);
         let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
         let turn = tenancy.course.probed(outcome, may_go, &config.health, now);
         let changed = turn.is_some_and(|turn| !matches!(turn, Turn::Slow | Turn::InTime))
             || tenancy.course.refuses_probes() != refused_before;
-        let elsewhere =
-            tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
-        let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache.
             // What requests said of it stands unless nobody listened there.
@@ -157,12 +154,7 @@ impl Fleet {
                 self.empty_cache(place, id, tokens, now);
             }
         }
-        // A name with several addresses: the engine may listen on another one.
-        let addresses = &self.members[at].addresses;
-        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
-        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
-        let next = addresses[(here + 1) % addresses.len()];
-        (turn, self.settle(at, next, course, now) || changed)
+        (turn, failed && self.look_elsewhere(place, now) || changed)
     }
 
     /// Looks at what shards have counted, and lets time pass. Returns what changed, by the engines' names, and

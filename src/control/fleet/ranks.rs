@@ -1,6 +1,7 @@
 //! The ranks of one server: they have one address, and are asked with one call.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Fleet;
@@ -56,6 +57,29 @@ impl Fleet {
                 others.for_each(|other| _ = outcomes.bar(other.id.slot));
             }
         }
+    }
+
+    /// A name with several addresses: the engine may listen on another one, by what came of its probes. Of a server with
+    /// several ranks the first looks, and all go together, once the last of them has been told: one that went by itself
+    /// would be where nobody asks.
+    pub(super) fn look_elsewhere(&mut self, place: usize, now: Instant) -> bool {
+        let config = Arc::clone(&self.config);
+        let Some(Server { address, ranks }) = self.server(place) else { return false };
+        let first = ranks.first().filter(|_| ranks.last().is_some_and(|last| last.place == place));
+        let Some(member) = first.and_then(|first| self.member(first.place)) else { return false };
+        let looks = member.now.as_ref().is_some_and(|tenancy| tenancy.course.looks_elsewhere(&config.health));
+        let addresses = &member.addresses;
+        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
+        let Some(here) = here.filter(|_| looks) else { return false };
+        let next = addresses[(here + 1) % addresses.len()];
+        let mut moved = false;
+        for rank in &ranks {
+            let Some(at) = self.at(rank.place) else { continue };
+            let Some(tenancy) = &self.members[at].now else { continue };
+            let course = tenancy.course.elsewhere(&config.health, now);
+            moved |= self.settle(at, next, course, now);
+        }
+        moved
     }
 
     /// The process of the engine at `place` is another one than before, perhaps one that was never there; it is that of

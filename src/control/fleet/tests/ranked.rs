@@ -172,3 +172,22 @@ fn a_server_goes_for_the_faults_of_all_its_ranks_where_another_stays() {
     // What fails at both of them by turns is not theirs.
     assert_eq!(fails_at(&mut resolved(4, &[at(0)]), &[4, 0, 1, 2, 3]), [true, false, false, false, true]);
 }
+
+/// At its first address nobody listens any more, and the name has another.
+#[test]
+fn a_rank_that_was_never_probed_goes_nowhere_by_itself() {
+    let mut fleet = resolved(2, &[at(0), at(3)]);
+    let now = Instant::now();
+    all_up(&mut fleet, now);
+    (0..2).for_each(|_| _ = probed(&mut fleet, &[0, 1], fails(How::Refused), now));
+    assert_eq!((fleet.server(0).unwrap().address, health(&fleet)[..2].to_vec()), (at(3), vec![Health::Down; 2]));
+    fleet.reconfigure(Arc::new(server(3)), Vec::new(), Arc::default(), now);
+    let newcomer = fleet.members()[2].place;
+    fleet.resolved(newcomer, vec![at(0), at(3)], now);
+    let all = [0, 1, newcomer];
+    for there in [at(3), at(0), at(0), at(3)] {
+        probed(&mut fleet, &all, fails(How::Refused), now);
+        assert_eq!((fleet.server(0).unwrap().address, ranks(&fleet, 0).len()), (there, 3));
+    }
+    assert_eq!(health(&fleet)[..3], [Health::Down; 3]);
+}
