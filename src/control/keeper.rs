@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
-use super::fleet::{Fleet, Server, TICK};
+use super::fleet::{Fleet, Seated, Server, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
 use super::names;
@@ -206,6 +206,11 @@ impl Keeper {
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
         changed || compared
+    }
+
+    /// See [`Fleet::paged`].
+    pub fn paged(&self, ranks: &[Seated], readings: &[Reading]) {
+        self.fleet().paged(ranks, readings, Instant::now());
     }
 
     /// See [`Fleet::scraped`].

@@ -240,6 +240,9 @@ impl Watch {
                 if let Some(told) = told(answered) {
                     let failed = told.err();
                     let readings = page.readings();
+                    if failed.is_none() {
+                        self.keeper.paged(&ranks, &readings);
+                    }
                     for ((rank, before), reading) in ranks.iter().zip(before).zip(readings) {
                         // The engine counted at some moment between the two: the larger one blames nobody else.
                         let in_flight = self.keeper.ours(rank.id.slot).in_flight.max(before.in_flight);

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Fleet;
 use crate::control::member::Member;
+use crate::control::scrape::Reading;
 use crate::counters::{Barred, Outcomes};
 use crate::fleet::EndpointId;
 
@@ -82,15 +83,33 @@ impl Fleet {
         moved
     }
 
-    /// The process of the engine at `place` is another one than before, perhaps one that was never there; it is that of
-    /// all ranks of its server.
-    pub(super) fn empty_beside(&mut self, place: usize, anew: bool, now: Instant) {
-        let Some(Server { ranks, .. }) = self.server(place) else { return };
-        for Seated { place, id, .. } in ranks.into_iter().filter(|rank| rank.place != place) {
-            let tokens = self.tenancy(place, id).and_then(|tenancy| tenancy.tokens());
+    /// A page tells of these ranks of a server, each of which is yet to be [`Fleet::scraped`]. Where it does not say
+    /// when its process began, not each of them may show by what it counts that this is another one: who does shows it
+    /// for all, once.
+    pub fn paged(&mut self, ranks: &[Seated], readings: &[Reading], now: Instant) {
+        if ranks.iter().any(|rank| rank.rank.is_none()) || readings.iter().any(|reading| reading.started.is_some()) {
+            return;
+        }
+        let told = || ranks.iter().zip(readings);
+        let mut shows = told().filter_map(|(rank, reading)| {
+            let tenancy = self.tenancy(rank.place, rank.id)?;
+            Some(tenancy.is_another(reading, tenancy.was_silent.is_some()))
+        });
+        if !shows.any(|is_another| is_another) {
+            return;
+        }
+        let mut anew = true;
+        for rank in ranks {
+            let tenancy = self.tenancy(rank.place, rank.id);
+            anew &= tenancy.is_none_or(|tenancy| tenancy.processes.join(None, None, now));
+        }
+        for (rank, reading) in told() {
+            let Some(tenancy) = self.tenancy(rank.place, rank.id) else { continue };
+            let tokens = tenancy.unit.tokens(reading);
+            tenancy.counts_anew();
             match anew {
-                true => self.begin_anew(place, id, tokens, now),
-                false => self.empty_cache(place, id, tokens, now),
+                true => self.begin_anew(rank.place, rank.id, tokens, now),
+                false => self.empty_cache(rank.place, rank.id, tokens, now),
             }
         }
     }

@@ -76,6 +76,15 @@ fn a_server_that_ends_says_so_for_all_its_ranks() {
     assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
 }
 
+/// A page came that tells of all ranks of the first server.
+fn takes(fleet: &mut Fleet, page: scrape::Page, now: Instant) {
+    let (ranks, readings) = (fleet.server(0).unwrap().ranks, page.readings());
+    fleet.paged(&ranks, &readings, now);
+    for (rank, reading) in ranks.into_iter().zip(readings) {
+        fleet.scraped(rank.place, rank.id, Ok((reading, Ours::default())), now);
+    }
+}
+
 /// With several API servers no page tells when the process began.
 #[test]
 fn a_restart_that_one_rank_shows_is_that_of_all() {
@@ -85,10 +94,7 @@ fn a_restart_that_one_rank_shows_is_that_of_all() {
         let line = |(rank, tokens)| format!("vllm:prompt_tokens_total{{engine=\"{rank}\"}} {tokens}\n");
         let mut page = scrape::Page::of(0..2);
         (0..).zip(tokens).for_each(|rank| page.line(line(rank).trim_end().as_bytes()));
-        for (place, reading) in page.readings().into_iter().enumerate() {
-            let (id, _) = fleet.target(place).unwrap();
-            fleet.scraped(place, id, Ok((reading, Ours::default())), now);
-        }
+        takes(fleet, page, now);
         [0, 1, 2].map(|place| fleet.member(place).unwrap().now.as_ref().unwrap().emptied)
     };
     assert_eq!(scrape(&mut fleet, [50, 700]), [0, 0, 0]);
@@ -190,4 +196,23 @@ fn a_rank_that_was_never_probed_goes_nowhere_by_itself() {
         assert_eq!((fleet.server(0).unwrap().address, ranks(&fleet, 0).len()), (there, 3));
     }
     assert_eq!(health(&fleet)[..3], [Health::Down; 3]);
+}
+
+/// They tell what they are in the same page.
+#[test]
+fn a_restart_that_all_ranks_show_empties_each_once() {
+    let now = Instant::now();
+    let mut fleet = resolved(3, &[at(0)]);
+    let scrape = |fleet: &mut Fleet, tokens: u32| {
+        let mut page = scrape::Page::of(0..3);
+        for rank in 0..3 {
+            page.line(format!("vllm:prompt_tokens_total{{engine=\"{rank}\"}} {}", tokens + rank).as_bytes());
+        }
+        takes(fleet, page, now);
+        let of = |member: &Member| member.now.as_ref().map(|tenancy| (tenancy.emptied, tenancy.kind.is_some()));
+        fleet.members()[..3].iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(scrape(&mut fleet, 500), [(0, true); 3]);
+    assert_eq!(scrape(&mut fleet, 10), [(1, true); 3]);
+    assert_eq!(scrape(&mut fleet, 11), [(1, true); 3]);
 }
