@@ -1,5 +1,8 @@
 //! Several ranks behind one port.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use super::*;
 
 fn server(ranks: u32) -> Config {
@@ -215,4 +218,22 @@ fn a_restart_that_all_ranks_show_empties_each_once() {
     assert_eq!(scrape(&mut fleet, 500), [(0, true); 3]);
     assert_eq!(scrape(&mut fleet, 10), [(1, true); 3]);
     assert_eq!(scrape(&mut fleet, 11), [(1, true); 3]);
+}
+
+/// One call asks for all of them.
+#[test]
+fn a_server_is_asked_for_its_models_no_more_often_for_its_ranks() {
+    let mut fleet = resolved(3, &[at(0)]);
+    let began = Instant::now();
+    let bell = Arc::clone(&fleet.members()[0].models_wanted);
+    let mut rung = |not_found: [u32; 3], after_ms: u64| {
+        let not_found = |slot: u16| not_found.get(usize::from(slot)).copied().unwrap_or_default();
+        fleet.ring_for_models(not_found, 0, began + Duration::from_millis(after_ms));
+        pin!(bell.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    };
+    assert!(!rung([0; 3], 0));
+    assert!(rung([1, 0, 0], 20));
+    assert!(!rung([1, 1, 0], 40) && !rung([1, 1, 1], 900), "once a second");
+    assert!(rung([1, 1, 1], 1_020), "it is not forgotten meanwhile");
+    assert!(!rung([1, 1, 1], 5_000));
 }
