@@ -252,8 +252,7 @@ impl Course {
         self.bar != Bar::None
     }
 
-    /// Whether a bar that shards have there is one that control has not seen yet: while it lasts it has, and what stands
-    /// there of another process is to be forgotten.
+    /// Whether a bar that shards have there is news: not while it lasts, nor where it is of the process before.
     pub fn heeds_bars(&self) -> bool {
         !matches!(self.bar, Bar::Until(_)) && self.anew.is_none()
     }

@@ -170,8 +170,8 @@ impl Keeper {
         self.changed_if(changed);
     }
 
-    /// See [`Fleet::probed`]; what it is of a server it is of each of its ranks, at once. True: its models may be others
-    /// than before.
+    /// See [`Fleet::probed`]; what it is of a server it is of each of its ranks, at once. True: its models may be
+    /// others than before.
     pub fn probed(&self, server: &Server, outcome: &Result<(), Failure>) -> bool {
         let (mut turns, mut changed) = (Vec::new(), false);
         let mut fleet = self.fleet();

@@ -60,9 +60,9 @@ impl Fleet {
         }
     }
 
-    /// A name with several addresses: the engine may listen on another one, by what came of its probes. Of a server with
-    /// several ranks the first looks, and all go together, once the last of them has been told: one that went by itself
-    /// would be where nobody asks.
+    /// A name with several addresses: the engine may listen on another one, by what came of its probes. Of several
+    /// ranks the first looks, and all go together, once the last of them has been told: one that went by itself would
+    /// be where nobody asks.
     pub(super) fn look_elsewhere(&mut self, place: usize, now: Instant) -> bool {
         let config = Arc::clone(&self.config);
         let Some(Server { address, ranks }) = self.server(place) else { return false };
