@@ -50,6 +50,11 @@ impl Upstream {
         self.url == other.url && self.server() == other.server()
     }
 
+    /// Whether both are ranks of one server.
+    pub fn is_beside(&self, other: &Upstream) -> bool {
+        self.rank.and(other.rank).is_some() && self.url == other.url && self.name == other.name
+    }
+
     /// What is wrong with its ranks, in words.
     pub(super) fn ranks_fault(&self) -> Option<String> {
         let last = self.ranks.saturating_sub(1).min(RANKS_MAX) as u16;

@@ -29,7 +29,7 @@ use super::keys::Keys;
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
 use super::saved::Saved;
-use crate::config::Config;
+use crate::config::{Config, Upstream};
 use crate::counters::Counters;
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::scan::Plan;
@@ -134,17 +134,14 @@ impl Fleet {
         let config = Arc::clone(&self.config);
         let Some(at) = self.at(place) else { return (None, false) };
         let is_silent = outcome.as_ref().is_err_and(|failure| failure.how == How::Silent);
-        let may_go = is_silent && self.may_eject(at);
+        let (failed, may_go) = (outcome.is_err(), is_silent && self.may_fall_silent(at));
         let member = &mut self.members[at];
         let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return (None, false) };
-        member.probe_failures += u64::from(outcome.is_err());
+        member.probe_failures += u64::from(failed);
         let (was_known, refused_before) = (tenancy.course.is_known(), tenancy.course.refuses_probes());
         let turn = tenancy.course.probed(outcome, may_go, &config.health, now);
         let changed = turn.is_some_and(|turn| !matches!(turn, Turn::Slow | Turn::InTime))
             || tenancy.course.refuses_probes() != refused_before;
-        let elsewhere =
-            tenancy.course.looks_elsewhere(&config.health).then(|| tenancy.course.elsewhere(&config.health, now));
-        let address = tenancy.address;
         if was_known && matches!(turn, Some(Turn::Up | Turn::Answers)) {
             // Whoever answers there after a silence may be another process, and if it cannot say so, is: for its cache.
             // What requests said of it stands unless nobody listened there.
@@ -157,12 +154,7 @@ impl Fleet {
                 self.empty_cache(place, id, tokens, now);
             }
         }
-        // A name with several addresses: the engine may listen on another one.
-        let addresses = &self.members[at].addresses;
-        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
-        let Some((course, here)) = elsewhere.zip(here) else { return (turn, changed) };
-        let next = addresses[(here + 1) % addresses.len()];
-        (turn, self.settle(at, next, course, now) || changed)
+        (turn, failed && self.look_elsewhere(place, now) || changed)
     }
 
     /// Looks at what shards have counted, and lets time pass. Returns what changed, by the engines' names, and
@@ -219,8 +211,9 @@ impl Fleet {
         }
     }
 
-    /// Whether one more engine may be taken out for its faults, or for its silence: as long as half of those that are
-    /// there, of all that serve the same models, stay in service.
+    /// Whether one more endpoint may be taken out for its faults: as long as half of those that are there, of all that
+    /// serve the same models, stay in service, or of their servers, with all of their ranks. A rank may fail by itself,
+    /// and a server by each of its ranks.
     ///
     /// Faults of most of a fleet at once are seldom its own. A request that no engine survives walks from one to the
     /// next by itself; ejecting each would put the whole load on the last, and then on none. Silence is of the same
@@ -228,6 +221,24 @@ impl Fleet {
     /// most. That an engine says it is shutting down, or that its kernel refuses, is no suspicion, and has no such
     /// limit.
     fn may_eject(&self, at: usize) -> bool {
+        let is_any = |out: usize, _: usize| out > 0;
+        self.half_stay(at, |_, _| false, is_any) || self.half_stay(at, Upstream::is_beside, is_any)
+    }
+
+    /// Whether one more server may be taken out for its silence, which is that of all its ranks: one that lost some of
+    /// them would have the others do the work of all. Others are in service as long as most of their ranks are.
+    fn may_fall_silent(&self, at: usize) -> bool {
+        self.half_stay(at, Upstream::is_beside, |out, there| 2 * out >= there)
+    }
+
+    /// Whether half stay in service without the one at `at`, those that stand beside each other counted as one: which
+    /// is out where so many are of so many.
+    fn half_stay(
+        &self,
+        at: usize,
+        are_one: fn(&Upstream, &Upstream) -> bool,
+        are_out: fn(usize, usize) -> bool,
+    ) -> bool {
         let Some(member) = self.members.get(at) else { return false };
         // Who is out already is not missed.
         if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
@@ -238,15 +249,20 @@ impl Fleet {
             (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
             (ids, others) => ids.is_none() && others.is_none(),
         };
-        let peers = self.members.iter().filter(is_peer);
         let is_out = |member: &Member| match member.health()? {
             Health::Draining | Health::Asleep => None,
             Health::Down => member.now.as_ref()?.course.is_silent().then_some(true),
             health => Some(matches!(health, Health::Ejected | Health::Trial)),
         };
-        let there: Vec<bool> = peers.filter_map(is_out).collect();
-        let out = there.iter().filter(|is_out| **is_out).count();
-        2 * (out + 1) <= there.len()
+        let (mut there, mut out) = (0, 0);
+        for ranks in self.members.chunk_by(|one, other| are_one(&one.upstream, &other.upstream)) {
+            let of_it: Vec<bool> = ranks.iter().filter(is_peer).filter_map(is_out).collect();
+            let out_of_it = of_it.iter().filter(|is_out| **is_out).count();
+            let is_other = ranks.iter().all(|rank| rank.place != member.place);
+            there += usize::from(!of_it.is_empty());
+            out += usize::from(is_other && !of_it.is_empty() && are_out(out_of_it, of_it.len()));
+        }
+        2 * (out + 1) <= there
     }
 
     /// Slow starts go on, step by step: each step is a publication.

@@ -252,6 +252,11 @@ impl Course {
         self.bar != Bar::None
     }
 
+    /// Whether a bar that shards have there is news: not while it lasts, nor where it is of the process before.
+    pub fn heeds_bars(&self) -> bool {
+        !matches!(self.bar, Bar::Until(_)) && self.anew.is_none()
+    }
+
     /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
     pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
         let before = self.health();

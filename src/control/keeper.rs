@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::access::AccessLog;
 use super::answers::Answered;
-use super::fleet::{Fleet, Server, TICK};
+use super::fleet::{Fleet, Seated, Server, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
 use super::names;
@@ -170,18 +170,22 @@ impl Keeper {
         self.changed_if(changed);
     }
 
-    /// See [`Fleet::probed`]. True: its models may be others than before.
-    pub fn probed(&self, place: usize, id: EndpointId, outcome: Result<(), Failure>) -> bool {
-        let why = outcome.as_ref().err().map(|failure| failure.why.clone()).unwrap_or_default();
+    /// See [`Fleet::probed`]; what it is of a server it is of each of its ranks, at once. True: its models may be
+    /// others than before.
+    pub fn probed(&self, server: &Server, outcome: &Result<(), Failure>) -> bool {
+        let (mut turns, mut changed) = (Vec::new(), false);
         let mut fleet = self.fleet();
-        let (turn, changed) = fleet.probed(place, id, outcome, Instant::now());
-        let engine = fleet.member(place).map(|member| Arc::clone(&member.name)).unwrap_or_else(|| "".into());
-        drop(fleet);
-        if let Some(turn) = turn {
-            say(&engine, turn, &why);
+        for rank in &server.ranks {
+            let (turn, differs) = fleet.probed(rank.place, rank.id, outcome.clone(), Instant::now());
+            changed |= differs;
+            let engine = fleet.member(rank.place).map(|member| Arc::clone(&member.name));
+            turns.extend(engine.zip(turn));
         }
+        drop(fleet);
+        let why = outcome.as_ref().err().map_or("", |failure| &*failure.why);
+        turns.iter().for_each(|(engine, turn)| say(engine, *turn, why));
         self.changed_if(changed);
-        matches!(turn, Some(Turn::Up | Turn::Answers))
+        turns.iter().any(|(_, turn)| matches!(turn, Turn::Up | Turn::Answers))
     }
 
     /// See [`Fleet::look`] and [`Fleet::compare`]. True: shards must know.
@@ -202,6 +206,11 @@ impl Keeper {
         turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
         changed || compared
+    }
+
+    /// See [`Fleet::paged`].
+    pub fn paged(&self, ranks: &[Seated], readings: &[Reading]) {
+        self.fleet().paged(ranks, readings, Instant::now());
     }
 
     /// See [`Fleet::scraped`].

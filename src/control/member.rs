@@ -174,6 +174,14 @@ impl Tenancy {
             }
         }
     }
+
+    /// It is known that another process answers here: what the one before had counted tells no more of this one.
+    pub fn counts_anew(&mut self) {
+        (self.computed, self.was_silent) = (None, None);
+        if let Some((before, _)) = &mut self.reading {
+            (before.load.prompt_tokens_total, before.unnamed_prompt_tokens) = (None, None);
+        }
+    }
 }
 
 impl Member {

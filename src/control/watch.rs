@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::{Call, CallError, Client};
-use super::fleet::{Seated, Server};
+use super::fleet::Server;
 use super::health::{Failure, How};
 use super::keeper::Keeper;
 use super::lasting;
@@ -196,7 +196,7 @@ impl Watch {
                     }
                     Err(error) => Some(Err(Failure { why: error.to_string(), how: how(&error) })),
                 };
-                if outcome.is_some_and(|outcome| self.probed(&server, &outcome)) {
+                if outcome.is_some_and(|outcome| self.keeper.probed(&server, &outcome)) {
                     self.keeper.wake_models(self.place);
                 }
                 early = self.rest(&server, before, began, jittered(every), early).await;
@@ -204,12 +204,6 @@ impl Watch {
                 sleep(GLANCE).await;
             }
         }
-    }
-
-    /// What it is of its server it is of each of the ranks. True: its models may be others than before.
-    fn probed(&self, server: &Server, outcome: &Result<(), Failure>) -> bool {
-        let probed = |rank: &Seated| self.keeper.probed(rank.place, rank.id, outcome.clone());
-        server.ranks.iter().fold(false, |others, rank| probed(rank) | others)
     }
 
     /// Waits for the next probe. A shard's failed connect or fault ends the wait, as an engine that has just died
@@ -246,6 +240,9 @@ impl Watch {
                 if let Some(told) = told(answered) {
                     let failed = told.err();
                     let readings = page.readings();
+                    if failed.is_none() {
+                        self.keeper.paged(&ranks, &readings);
+                    }
                     for ((rank, before), reading) in ranks.iter().zip(before).zip(readings) {
                         // The engine counted at some moment between the two: the larger one blames nobody else.
                         let in_flight = self.keeper.ours(rank.id.slot).in_flight.max(before.in_flight);

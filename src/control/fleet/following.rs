@@ -85,10 +85,7 @@ impl Fleet {
     fn newcomer(&mut self, upstream: &Upstream, key: Option<Arc<str>>) -> Member {
         self.places += 1;
         let mut newcomer = Member::new(self.places - 1, upstream.clone(), key, self.epoch > 0);
-        let of_server = |member: &&Member| {
-            upstream.rank.and(member.upstream.rank).is_some() && member.upstream.is_of_server(upstream)
-        };
-        if let Some(other) = self.members.iter().find(of_server) {
+        if let Some(other) = self.members.iter().find(|member| member.upstream.is_beside(upstream)) {
             // One watch looks at all ranks of a server, and hears one bell.
             newcomer.models_wanted = Arc::clone(&other.models_wanted);
             newcomer.troubled = Arc::clone(&other.troubled);

@@ -19,13 +19,16 @@ impl Fleet {
     /// known to serve: adapters are loaded and unloaded by hand.
     pub fn ring_for_models(&mut self, not_found: impl Fn(u16) -> u32, unknown: u64, now: Instant) {
         let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
-        for member in &mut self.members {
-            let Some(tenancy) = &member.now else { continue };
-            let (there, before) = (not_found(tenancy.id.slot), &member.in_vain);
+        // All ranks of a server have one bell.
+        for ranks in self.members.chunk_by_mut(|one, other| one.upstream.is_beside(&other.upstream)) {
+            let seated = ranks.iter().filter_map(|rank| Some(not_found(rank.now.as_ref()?.id.slot)));
+            let Some(there) = seated.reduce(u32::wrapping_add) else { continue };
+            let Some(first) = ranks.first_mut() else { continue };
+            let before = &first.in_vain;
             let is_more = (there, unknown) != (before.there, before.in_all);
             if is_more && before.rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
-                member.in_vain = InVain { there, in_all: unknown, rung: Some(now) };
-                member.models_wanted.notify_one();
+                first.in_vain = InVain { there, in_all: unknown, rung: Some(now) };
+                first.models_wanted.notify_one();
             }
         }
     }
@@ -42,10 +45,11 @@ impl Fleet {
         match learnt {
             // Who takes ids that it does not list, as SGLang does, never listed them.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
-                if !std::mem::replace(&mut member.lists_others, true) {
-                    changed = true;
+                let lists_others_now = !std::mem::replace(&mut member.lists_others, true);
+                changed |= lists_others_now;
+                if lists_others_now && member.upstream.is_first() {
                     tracing::warn!(
-                        engine = %member.name,
+                        engine = %member.upstream.server(),
                         "lists none of its `models`, of which it listed some before: it gets no requests beside others"
                     );
                 }
@@ -104,13 +108,14 @@ impl Fleet {
         let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
         let theirs: HashSet<&str> = others.flat_map(Member::bases).collect();
         let before: HashSet<&str> = before.cards.iter().map(|card| &*card.id).collect();
-        if !member.upstream.models.is_empty() {
+        // Once for all ranks of a server.
+        if !member.upstream.models.is_empty() || !member.upstream.is_first() {
             return;
         }
         // Adapters come and go.
         if let Some(model) = member.known_ids().find(|id| theirs.contains(id) && !before.contains(id)) {
             tracing::warn!(
-                engine = &*member.name,
+                engine = &*member.upstream.server(),
                 model,
                 "this engine lists a model that others serve and that it did not list before: it gets prompts for it from now on; `models` of its \
                  [[upstream]] says what it is to serve, whatever it lists"

@@ -1,10 +1,12 @@
 //! The ranks of one server: they have one address, and are asked with one call.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Fleet;
 use crate::control::member::Member;
+use crate::control::scrape::Reading;
 use crate::counters::{Barred, Outcomes};
 use crate::fleet::EndpointId;
 
@@ -51,23 +53,63 @@ impl Fleet {
         for member in self.members.iter().filter(|member| member.upstream.rank.is_some()) {
             let Some(tenancy) = &member.now else { continue };
             let says_so = || outcomes.read(tenancy.id.slot).barred == Some(Barred::ByItsWord);
-            // What it said before that control knows already.
-            if !tenancy.course.is_barred() && says_so() {
+            if tenancy.course.heeds_bars() && says_so() {
                 let others = self.of_server(member).filter_map(|other| other.now.as_ref());
                 others.for_each(|other| _ = outcomes.bar(other.id.slot));
             }
         }
     }
 
-    /// The process of the engine at `place` is another one than before, perhaps one that was never there; it is that of
-    /// all ranks of its server.
-    pub(super) fn empty_beside(&mut self, place: usize, anew: bool, now: Instant) {
-        let Some(Server { ranks, .. }) = self.server(place) else { return };
-        for Seated { place, id, .. } in ranks.into_iter().filter(|rank| rank.place != place) {
-            let tokens = self.tenancy(place, id).and_then(|tenancy| tenancy.tokens());
+    /// A name with several addresses: the engine may listen on another one, by what came of its probes. Of several
+    /// ranks the first looks, and all go together, once the last of them has been told: one that went by itself would
+    /// be where nobody asks.
+    pub(super) fn look_elsewhere(&mut self, place: usize, now: Instant) -> bool {
+        let config = Arc::clone(&self.config);
+        let Some(Server { address, ranks }) = self.server(place) else { return false };
+        let first = ranks.first().filter(|_| ranks.last().is_some_and(|last| last.place == place));
+        let Some(member) = first.and_then(|first| self.member(first.place)) else { return false };
+        let looks = member.now.as_ref().is_some_and(|tenancy| tenancy.course.looks_elsewhere(&config.health));
+        let addresses = &member.addresses;
+        let here = addresses.iter().position(|known| *known == address && addresses.len() > 1);
+        let Some(here) = here.filter(|_| looks) else { return false };
+        let next = addresses[(here + 1) % addresses.len()];
+        let mut moved = false;
+        for rank in &ranks {
+            let Some(at) = self.at(rank.place) else { continue };
+            let Some(tenancy) = &self.members[at].now else { continue };
+            let course = tenancy.course.elsewhere(&config.health, now);
+            moved |= self.settle(at, next, course, now);
+        }
+        moved
+    }
+
+    /// A page tells of these ranks of a server, each of which is yet to be [`Fleet::scraped`]. Where it does not say
+    /// when its process began, not each of them may show by what it counts that this is another one: who does shows it
+    /// for all, once.
+    pub fn paged(&mut self, ranks: &[Seated], readings: &[Reading], now: Instant) {
+        if ranks.iter().any(|rank| rank.rank.is_none()) || readings.iter().any(|reading| reading.started.is_some()) {
+            return;
+        }
+        let told = || ranks.iter().zip(readings);
+        let mut shows = told().filter_map(|(rank, reading)| {
+            let tenancy = self.tenancy(rank.place, rank.id)?;
+            Some(tenancy.is_another(reading, tenancy.was_silent.is_some()))
+        });
+        if !shows.any(|is_another| is_another) {
+            return;
+        }
+        let mut anew = true;
+        for rank in ranks {
+            let tenancy = self.tenancy(rank.place, rank.id);
+            anew &= tenancy.is_none_or(|tenancy| tenancy.processes.join(None, None, now));
+        }
+        for (rank, reading) in told() {
+            let Some(tenancy) = self.tenancy(rank.place, rank.id) else { continue };
+            let tokens = tenancy.unit.tokens(reading);
+            tenancy.counts_anew();
             match anew {
-                true => self.begin_anew(place, id, tokens, now),
-                false => self.empty_cache(place, id, tokens, now),
+                true => self.begin_anew(rank.place, rank.id, tokens, now),
+                false => self.empty_cache(rank.place, rank.id, tokens, now),
             }
         }
     }

@@ -81,16 +81,11 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        // By what it counts alone others of its ranks may not show it.
-        let counts_anew = another && reading.started.is_none();
         say_who_is_there(member, &reading, another && !anew && began.is_some());
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {
             self.empty_cache(place, id, capacity, now);
-        }
-        if counts_anew {
-            self.empty_beside(place, anew, now);
         }
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         let several = std::mem::replace(&mut tenancy.several, ours.several);

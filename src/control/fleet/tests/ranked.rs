@@ -1,5 +1,8 @@
 //! Several ranks behind one port.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use super::*;
 
 fn server(ranks: u32) -> Config {
@@ -100,15 +103,26 @@ fn a_server_that_ends_says_so_for_all_its_ranks() {
         let (id, _) = fleet.target(place).unwrap();
         fleet.probed(place, id, Ok(()), now);
     }
-    let health = |fleet: &Fleet| fleet.members().iter().map(|member| member.health().unwrap()).collect::<Vec<_>>();
     fleet.look(counters, now);
     counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
     fleet.look(counters, now);
     assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
-    // And each is tried again by itself, once.
+    // Then each is tried again by itself, until one of them says so once more.
     let later = now + Duration::from_millis(fleet.config.health.eject_ms + 1);
     (0..2).for_each(|_| _ = fleet.look(counters, later));
     assert_eq!(health(&fleet), [Health::Trial, Health::Trial, Health::Up]);
+    counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
+    fleet.look(counters, later);
+    assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
+}
+
+/// A page came that tells of all ranks of the first server.
+fn takes(fleet: &mut Fleet, page: scrape::Page, now: Instant) {
+    let (ranks, readings) = (fleet.server(0).unwrap().ranks, page.readings());
+    fleet.paged(&ranks, &readings, now);
+    for (rank, reading) in ranks.into_iter().zip(readings) {
+        fleet.scraped(rank.place, rank.id, Ok((reading, Ours::default())), now);
+    }
 }
 
 /// With several API servers no page tells when the process began.
@@ -120,13 +134,143 @@ fn a_restart_that_one_rank_shows_is_that_of_all() {
         let line = |(rank, tokens)| format!("vllm:prompt_tokens_total{{engine=\"{rank}\"}} {tokens}\n");
         let mut page = scrape::Page::of(0..2);
         (0..).zip(tokens).for_each(|rank| page.line(line(rank).trim_end().as_bytes()));
-        for (place, reading) in page.readings().into_iter().enumerate() {
-            let (id, _) = fleet.target(place).unwrap();
-            fleet.scraped(place, id, Ok((reading, Ours::default())), now);
-        }
+        takes(fleet, page, now);
         [0, 1, 2].map(|place| fleet.member(place).unwrap().now.as_ref().unwrap().emptied)
     };
     assert_eq!(scrape(&mut fleet, [50, 700]), [0, 0, 0]);
     assert_eq!(scrape(&mut fleet, [60, 800]), [0, 0, 0]);
     assert_eq!(scrape(&mut fleet, [90, 10]), [1, 1, 0]);
+}
+
+fn all_up(fleet: &mut Fleet, now: Instant) {
+    probed(fleet, &[0, 1, 2, 3, 4], Ok(()), now);
+}
+
+/// What these places that are in a slot answered to a probe, and where it led.
+fn probed(fleet: &mut Fleet, places: &[usize], outcome: Result<(), Failure>, now: Instant) -> Vec<Option<Turn>> {
+    let targets: Vec<_> = places.iter().filter_map(|place| Some((*place, fleet.target(*place)?.0))).collect();
+    targets.into_iter().map(|(place, id)| fleet.probed(place, id, outcome.clone(), now).0).collect()
+}
+
+fn health(fleet: &Fleet) -> Vec<Health> {
+    fleet.members().iter().filter_map(Member::health).collect()
+}
+
+fn fails(how: How) -> Result<(), Failure> {
+    Err(Failure { why: "x".into(), how })
+}
+
+/// Half of the ranks would do the work of all, of a process that answers nobody.
+#[test]
+fn a_silent_server_goes_with_all_its_ranks_or_stays() {
+    let now = Instant::now();
+    let (up, down) = (Health::Up, Health::Down);
+    let mut alone = resolved(4, &[at(0)]);
+    let server = alone.config.upstream[0].clone();
+    alone.reconfigure(Arc::new(config_of([server])), Vec::new(), Arc::default(), now);
+    all_up(&mut alone, now);
+    for turn in [None, Some(Turn::Slow), None] {
+        assert_eq!(probed(&mut alone, &[0, 1, 2, 3], fails(How::Silent), now), [turn; 4]);
+    }
+    assert_eq!(health(&alone), [up; 4]);
+
+    let mut two = resolved(4, &[at(0)]);
+    all_up(&mut two, now);
+    (0..2).for_each(|_| _ = probed(&mut two, &[0, 1, 2, 3], fails(How::Silent), now));
+    assert_eq!(health(&two), [down, down, down, down, up], "as one engine would beside the other");
+    (0..2).for_each(|_| _ = probed(&mut two, &[4], fails(How::Silent), now));
+    assert_eq!(two.members()[4].health(), Some(up), "and it is half of both");
+
+    // Ranks that are out by themselves do not make the other's silence pass, as long as most of them are in.
+    for (faulty, expected) in [(1, down), (2, up)] {
+        let (mut two, counters) = (resolved(4, &[at(0)]), Counters::leak());
+        all_up(&mut two, now);
+        two.look(counters, now);
+        (0..faulty).for_each(|slot| (0..3).for_each(|_| _ = counters.outcomes().fault(slot)));
+        two.look(counters, now);
+        let out = health(&two).iter().filter(|health| **health == Health::Ejected).count();
+        assert_eq!(out, usize::from(faulty));
+        (0..2).for_each(|_| _ = probed(&mut two, &[4], fails(How::Silent), now));
+        assert_eq!(two.members()[4].health(), Some(expected), "{faulty}");
+    }
+}
+
+/// A rank may fail by itself, and half of a server at most where there is no other; beside others it goes whole.
+#[test]
+fn a_server_goes_for_the_faults_of_all_its_ranks_where_another_stays() {
+    let now = Instant::now();
+    let fails_at = |fleet: &mut Fleet, slots: &[u16]| {
+        let counters = Counters::leak();
+        all_up(fleet, now);
+        fleet.look(counters, now);
+        for slot in slots {
+            (0..3).for_each(|_| _ = counters.outcomes().fault(*slot));
+            fleet.look(counters, now);
+        }
+        let is_out = |health: &Health| *health == Health::Ejected;
+        health(fleet).iter().map(is_out).collect::<Vec<_>>()
+    };
+    let mut alone = resolved(4, &[at(0)]);
+    let server = alone.config.upstream[0].clone();
+    alone.reconfigure(Arc::new(config_of([server])), Vec::new(), Arc::default(), now);
+    assert_eq!(fails_at(&mut alone, &[2, 0, 1, 3]), [true, false, true, false]);
+    assert_eq!(fails_at(&mut resolved(4, &[at(0)]), &[0, 1, 2, 3, 4]), [true, true, true, true, false]);
+    // What fails at both of them by turns is not theirs.
+    assert_eq!(fails_at(&mut resolved(4, &[at(0)]), &[4, 0, 1, 2, 3]), [true, false, false, false, true]);
+}
+
+/// At its first address nobody listens any more, and the name has another.
+#[test]
+fn a_rank_that_was_never_probed_goes_nowhere_by_itself() {
+    let mut fleet = resolved(2, &[at(0), at(3)]);
+    let now = Instant::now();
+    all_up(&mut fleet, now);
+    (0..2).for_each(|_| _ = probed(&mut fleet, &[0, 1], fails(How::Refused), now));
+    assert_eq!((fleet.server(0).unwrap().address, health(&fleet)[..2].to_vec()), (at(3), vec![Health::Down; 2]));
+    fleet.reconfigure(Arc::new(server(3)), Vec::new(), Arc::default(), now);
+    let newcomer = fleet.members()[2].place;
+    fleet.resolved(newcomer, vec![at(0), at(3)], now);
+    let all = [0, 1, newcomer];
+    for there in [at(3), at(0), at(0), at(3)] {
+        probed(&mut fleet, &all, fails(How::Refused), now);
+        assert_eq!((fleet.server(0).unwrap().address, ranks(&fleet, 0).len()), (there, 3));
+    }
+    assert_eq!(health(&fleet)[..3], [Health::Down; 3]);
+}
+
+/// They tell what they are in the same page.
+#[test]
+fn a_restart_that_all_ranks_show_empties_each_once() {
+    let now = Instant::now();
+    let mut fleet = resolved(3, &[at(0)]);
+    let scrape = |fleet: &mut Fleet, tokens: u32| {
+        let mut page = scrape::Page::of(0..3);
+        for rank in 0..3 {
+            page.line(format!("vllm:prompt_tokens_total{{engine=\"{rank}\"}} {}", tokens + rank).as_bytes());
+        }
+        takes(fleet, page, now);
+        let of = |member: &Member| member.now.as_ref().map(|tenancy| (tenancy.emptied, tenancy.kind.is_some()));
+        fleet.members()[..3].iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(scrape(&mut fleet, 500), [(0, true); 3]);
+    assert_eq!(scrape(&mut fleet, 10), [(1, true); 3]);
+    assert_eq!(scrape(&mut fleet, 11), [(1, true); 3]);
+}
+
+/// One call asks for all of them.
+#[test]
+fn a_server_is_asked_for_its_models_no_more_often_for_its_ranks() {
+    let mut fleet = resolved(3, &[at(0)]);
+    let began = Instant::now();
+    let bell = Arc::clone(&fleet.members()[0].models_wanted);
+    let mut rung = |not_found: [u32; 3], after_ms: u64| {
+        let not_found = |slot: u16| not_found.get(usize::from(slot)).copied().unwrap_or_default();
+        fleet.ring_for_models(not_found, 0, began + Duration::from_millis(after_ms));
+        pin!(bell.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    };
+    assert!(!rung([0; 3], 0));
+    assert!(rung([1, 0, 0], 20));
+    assert!(!rung([1, 1, 0], 40) && !rung([1, 1, 1], 900), "once a second");
+    assert!(rung([1, 1, 1], 1_020), "it is not forgotten meanwhile");
+    assert!(!rung([1, 1, 1], 5_000));
 }
