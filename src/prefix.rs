@@ -31,9 +31,9 @@ pub fn adapter_hash(name: &[u8]) -> u64 {
 }
 
 /// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all
-/// media were alike, the second was hashed otherwise, in the third media were a few bytes: what is left of their
-/// chains, in files and logs, is equal to none of today's.
-const GENERIC_FORM: u64 = 4;
+/// media were alike, the second and the fourth were hashed otherwise, in the third media were a few bytes: what is left
+/// of their chains, in files and logs, is equal to none of today's.
+const GENERIC_FORM: u64 = 5;
 
 /// The key of a session in a pool. `session` is the XXH64 of its text: [`text_hash`], or
 /// [`crate::scan::Facts::session`].
@@ -98,7 +98,7 @@ mod tests {
     fn key_is_pinned() {
         assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), 0x3af6_f7de_52cc_cc67);
         assert_eq!(session_key(b"llama", 7), 0x192b_b8e4_a3aa_fb42);
-        assert_eq!(root(b"llama", Some(7)), 0x0c60_3c92_00ab_636a);
+        assert_eq!(root(b"llama", Some(7)), 0x7e5a_5e53_694b_dfe8);
         assert_eq!(form_root(Some(adapter_hash(b"my-lora")), Some(7), 0x1234), 0x1021_07d1_9617_e092);
         assert_eq!(form_root(None, None, 0x1234), 0x1348_2cf3_b8ff_43a7);
     }

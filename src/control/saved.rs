@@ -22,7 +22,7 @@ use super::writable::may_hold;
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Longest file that is written or read.
 const BYTES_MAX: u64 = 4 << 30;
 /// Longest first line, with its end.

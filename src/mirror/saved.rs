@@ -10,7 +10,7 @@ use super::Mirror;
 use super::said::{Extent, Group};
 use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use super::tree::Node;
-use crate::limits::STEP_BYTES;
+use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 use crate::scan::Cut;
 use crate::vocabulary::Run;
 
@@ -230,8 +230,9 @@ fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
 /// A link that changes when links are made in another way.
 fn sample() -> u64 {
     let mut link = 0;
-    Cut::default()
-        .push(MAGIC.len() as u64, &[0x5a; 4 * STEP_BYTES], |step| link ^= step.link.rotate_left(step.at as u32));
+    Cut::default().push(MAGIC.len() as u64, &[0x5a; BLOCK_BYTES + STEP_BYTES], |step| {
+        link ^= step.link.rotate_left(step.at as u32)
+    });
     link
 }
 

@@ -4,14 +4,16 @@
 use super::lanes::{Lanes, PIECE, linked};
 use crate::limits::STEP_BYTES;
 
-/// Some first bytes of a prompt, of which others follow. 56 bytes, to be copied where two prompts part.
+/// Some first bytes of a prompt, of which others follow. 64 bytes, to be copied where two prompts part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     lanes: Lanes,
-    bytes: u64,
-    /// What is no whole piece yet.
-    rest: [u8; PIECE],
+    /// What is no whole piece yet, so many bytes; zeros behind them.
+    rest: [u8; PIECE - 1],
+    left: u8,
 }
+
+const _: () = assert!(size_of::<Cut>() == 64);
 
 /// The end of a step: whoever knows the same `link` knows the same first `at` bytes below the same root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,50 +29,53 @@ const _: () = assert!(STEP_BYTES.is_multiple_of(PIECE), "a step is whole pieces"
 
 impl Default for Cut {
     fn default() -> Cut {
-        Cut { lanes: Lanes::START, bytes: 0, rest: [0; PIECE] }
+        Cut { lanes: Lanes::START, rest: [0; PIECE - 1], left: 0 }
     }
 }
 
 impl Cut {
     /// How many bytes it is when it is written down.
-    pub const BYTES: usize = 4 * 8 + 8 + PIECE;
+    pub const BYTES: usize = 8 * Lanes::WORDS + PIECE;
 
     /// How many bytes there are.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.lanes.bytes() + u64::from(self.left)
     }
 
     /// All of it, to be written down.
     pub fn to_bytes(&self) -> [u8; Cut::BYTES] {
         let mut out = [0; Cut::BYTES];
-        let words = self.lanes.words().iter().chain([&self.bytes]).flat_map(|word| word.to_le_bytes());
-        out.iter_mut().zip(words.chain(self.rest)).for_each(|(to, byte)| *to = byte);
+        let words = self.lanes.words().into_iter().flat_map(u64::to_le_bytes);
+        out.iter_mut().zip(words.chain(self.rest).chain([self.left])).for_each(|(to, byte)| *to = byte);
         out
     }
 
-    /// What was written down. None: so many bytes were never pushed.
+    /// What was written down. None: such bytes were never pushed.
     pub fn from_bytes(bytes: &[u8; Cut::BYTES]) -> Option<Cut> {
-        let (words, rest) = bytes.split_last_chunk::<PIECE>()?;
-        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        let mut lanes = [0; 4];
-        lanes.iter_mut().zip(&mut words).for_each(|(lane, word)| *lane = word);
-        let bytes = words.next().filter(|bytes| *bytes < 1 << 48)?;
-        Some(Cut { lanes: Lanes::of_words(lanes), bytes, rest: *rest })
+        let (words, [rest @ .., left]) = bytes.split_last_chunk::<PIECE>()?;
+        let words = words.as_chunks().0.try_into().ok().map(|words: [[u8; 8]; Lanes::WORDS]| words)?;
+        let lanes = Lanes::of_words(words.map(u64::from_le_bytes))?;
+        (usize::from(*left) < PIECE).then_some(Cut { lanes, rest: *rest, left: *left })
     }
 
     /// Further bytes; calls `step` with each step that they end, below this root.
     pub fn push(&mut self, root: u64, mut bytes: &[u8], mut step: impl FnMut(Step)) {
         while !bytes.is_empty() {
-            let filled = self.bytes as usize % PIECE;
-            let (run, rest) = bytes.split_at(bytes.len().min(PIECE - filled));
-            self.rest[filled..filled + run.len()].copy_from_slice(run);
-            self.bytes += run.len() as u64;
-            bytes = rest;
-            if self.bytes.is_multiple_of(PIECE as u64) {
-                self.lanes.take_piece(self.bytes - PIECE as u64, &self.rest);
+            let left = usize::from(self.left);
+            let (run, behind) = bytes.split_at(bytes.len().min(PIECE - left));
+            let mut piece = [0; PIECE];
+            piece[..left].copy_from_slice(&self.rest[..left]);
+            piece[left..left + run.len()].copy_from_slice(run);
+            bytes = behind;
+            if left + run.len() < PIECE {
+                (self.rest, self.left) = (*piece.first_chunk().unwrap_or(&self.rest), (left + run.len()) as u8);
+                return;
             }
-            if self.bytes.is_multiple_of(STEP_BYTES as u64) {
-                step(Step { at: self.bytes, link: linked(root, self.lanes.value(self.bytes)) });
+            (self.rest, self.left) = ([0; PIECE - 1], 0);
+            self.lanes.take_piece(&piece);
+            let at = self.lanes.bytes();
+            if at.is_multiple_of(STEP_BYTES as u64) {
+                step(Step { at, link: linked(root, self.lanes.value()) });
             }
         }
     }
@@ -79,13 +84,14 @@ impl Cut {
 #[cfg(test)]
 mod tests {
     use super::super::digest::Digest;
+    use super::super::kernel::Kernel;
     use super::*;
     use crate::limits::BLOCK_BYTES;
 
     #[test]
     fn blocks_are_those_of_a_digest_however_it_is_pushed() {
         let bytes: Vec<u8> = (0..9 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
-        let mut digest = Digest::new();
+        let mut digest = Digest::new(Kernel::detected());
         digest.reset(100);
         digest.update(&bytes);
         let mut expected = Vec::new();
@@ -124,7 +130,7 @@ mod tests {
         let mut expected = Vec::new();
         Cut::default().push(7, &bytes, |step| expected.push(step.link));
         for (most, run) in [(0, 7), (5, 1), (5, 5_000), (33, 100), (70, 31), (1_000, 32), (1_000, 96), (1_000, 3_000)] {
-            let mut digest = Digest::stepped(most);
+            let mut digest = Digest::stepped(Kernel::detected(), most);
             digest.reset(most);
             for (place, run) in bytes.chunks(run).enumerate() {
                 digest.update(run);

@@ -1,8 +1,8 @@
 //! The hash of bytes that arrive in small runs: they are staged, so that the [`Lanes`] work on long ones. On the way it
 //! leaves the hash of every prefix that ends with a whole block or step, where these are asked for.
 
-use super::kernel::BLOCK;
-use super::lanes::{Lanes, TURN};
+use super::kernel::{BLOCK, Kernel};
+use super::lanes::Lanes;
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
 /// Lanes with a stage before them.
@@ -16,37 +16,37 @@ pub(super) struct Digest {
 /// What has left the stage: whole steps.
 #[derive(Clone)]
 struct Hash {
+    kernel: &'static Kernel,
     lanes: Lanes,
-    bytes: u64,
-    /// Bytes from one hash to the next.
-    step: usize,
-    /// A hash of the first step, of the first two, and so on.
+    /// Whether there is a hash for each step, or for each block.
+    steps: bool,
+    /// A hash of the first step or block, of the first two, and so on.
     prefixes: Vec<u64>,
     prefixes_max: usize,
 }
 
 /// Whole blocks of every kernel, and small beside a core's first cache.
 const STAGE_BYTES: usize = 2048;
-const _: () = assert!(STEP_BYTES.is_multiple_of(TURN), "a step is whole turns");
+const _: () = assert!(STAGE_BYTES.is_multiple_of(BLOCK_BYTES), "a stage is whole blocks and steps");
 const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block there is room for a kernel's");
 
 impl Digest {
     /// One that leaves hashes of blocks, where any.
-    pub fn new() -> Self {
-        let hash = Hash { lanes: Lanes::START, bytes: 0, step: BLOCK_BYTES, prefixes: Vec::new(), prefixes_max: 0 };
+    pub fn new(kernel: &'static Kernel) -> Self {
+        let hash = Hash { kernel, lanes: Lanes::START, steps: false, prefixes: Vec::new(), prefixes_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
     /// One that leaves hashes of steps, with room for so many.
-    pub fn stepped(prefixes_max: usize) -> Self {
-        let mut digest = Digest::new();
-        (digest.hash.step, digest.hash.prefixes) = (STEP_BYTES, Vec::with_capacity(prefixes_max));
+    pub fn stepped(kernel: &'static Kernel, prefixes_max: usize) -> Self {
+        let mut digest = Digest::new(kernel);
+        (digest.hash.steps, digest.hash.prefixes) = (true, Vec::with_capacity(prefixes_max));
         digest
     }
 
     /// Begins anew, to leave the hashes of so many blocks or steps at most.
     pub fn reset(&mut self, prefixes_max: usize) {
-        (self.hash.lanes, self.hash.bytes, self.length) = (Lanes::START, 0, 0);
+        (self.hash.lanes, self.length) = (Lanes::START, 0);
         self.hash.prefixes.clear();
         self.hash.prefixes_max = prefixes_max;
     }
@@ -54,7 +54,7 @@ impl Digest {
     /// How many bytes there are.
     #[inline]
     pub fn bytes(&self) -> u64 {
-        self.hash.bytes + self.length as u64
+        self.hash.lanes.bytes() + self.length as u64
     }
 
     /// The last bytes on the stage, as many as were said.
@@ -70,14 +70,12 @@ impl Digest {
     }
 
     /// Those behind them that are complete on the stage.
-    pub fn each_staged_prefix(&self, mut take: impl FnMut(u64)) {
-        let (mut lanes, mut bytes) = (self.hash.lanes, self.hash.bytes);
-        let staged = self.staged.get(..self.length).unwrap_or_default().chunks_exact(self.hash.step);
-        for step in staged.take(self.hash.prefixes_max - self.hash.prefixes.len()) {
-            lanes.take(step);
-            bytes += step.len() as u64;
-            take(lanes.value(bytes));
-        }
+    pub fn each_staged_prefix(&self, take: impl FnMut(u64)) {
+        let mut prefixes = [0; STAGE_BYTES / STEP_BYTES];
+        let count = self.hash.left(self.length);
+        let staged = self.staged.get(..count * self.hash.size()).unwrap_or_default();
+        self.hash.foreseen(staged, &mut prefixes);
+        prefixes.into_iter().take(count).for_each(take);
     }
 
     /// Appends a run.
@@ -94,11 +92,11 @@ impl Digest {
 
     /// Appends one that the stage has no room for: what fills up a step goes there, whole ones past it.
     fn update_long(&mut self, run: &[u8]) {
-        let fill = self.length.wrapping_neg() % self.hash.step;
+        let fill = self.length.wrapping_neg() % self.hash.size();
         let (fill, run) = run.split_at(fill.min(run.len()));
         self.stage(fill);
         self.flush();
-        let (steps, tail) = run.split_at(run.len() - run.len() % self.hash.step);
+        let (steps, tail) = run.split_at(run.len() - run.len() % self.hash.size());
         self.hash.take(steps);
         self.stage(tail);
     }
@@ -143,7 +141,7 @@ impl Digest {
 
     /// Hashes the whole steps of the stage; what is left of it moves to its start.
     pub fn flush(&mut self) {
-        let whole = self.length - self.length % self.hash.step;
+        let whole = self.length - self.length % self.hash.size();
         self.hash.take(self.staged.get(..whole).unwrap_or_default());
         self.staged.copy_within(whole..self.length, 0);
         self.length -= whole;
@@ -152,28 +150,36 @@ impl Digest {
     /// The hash of everything so far.
     pub fn value(&self) -> u64 {
         let staged = self.staged.get(..self.length).unwrap_or_default();
-        let (turns, rest) = staged.split_at(self.length - self.length % TURN);
-        let mut lanes = self.hash.lanes;
-        lanes.take(turns);
-        lanes.finish(self.hash.bytes + turns.len() as u64, rest)
+        let (steps, rest) = staged.split_at(self.length - self.length % STEP_BYTES);
+        self.hash.foreseen(steps, &mut []).finish(rest)
     }
 }
 
 impl Hash {
-    /// Hashes whole steps.
+    /// Bytes from one hash to the next.
+    #[inline]
+    fn size(&self) -> usize {
+        if self.steps { STEP_BYTES } else { BLOCK_BYTES }
+    }
+
+    /// How many hashes so many further bytes leave.
+    fn left(&self, bytes: usize) -> usize {
+        (bytes / self.size()).min(self.prefixes_max - self.prefixes.len())
+    }
+
+    /// Hashes whole steps, or whole blocks where there is a hash for each of these.
     fn take(&mut self, bytes: &[u8]) {
         let known = self.prefixes.len();
-        let hashed = (bytes.len() / self.step).min(self.prefixes_max - known);
-        let (steps, rest) = bytes.split_at(hashed * self.step);
-        self.prefixes.resize(known + hashed, 0);
+        self.prefixes.resize(known + self.left(bytes.len()), 0);
         let slots = self.prefixes.get_mut(known..).unwrap_or_default();
-        for (step, slot) in steps.chunks_exact(self.step).zip(slots) {
-            self.lanes.take(step);
-            self.bytes += step.len() as u64;
-            *slot = self.lanes.value(self.bytes);
-        }
-        self.lanes.take(rest);
-        self.bytes += rest.len() as u64;
+        self.kernel.hash(&mut self.lanes, bytes, self.steps, slots);
+    }
+
+    /// What the lanes would be with these, and the hashes on the way.
+    fn foreseen(&self, bytes: &[u8], slots: &mut [u64]) -> Lanes {
+        let mut lanes = self.lanes;
+        self.kernel.hash(&mut lanes, bytes, self.steps, slots);
+        lanes
     }
 }
 
@@ -186,7 +192,7 @@ mod tests {
     fn runs_of_any_length_hash_as_one() {
         let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for most in [2, 33, 70, 300, 1_100, 5_000] {
-            let (mut digest, mut start, mut length) = (Digest::new(), 0, 1);
+            let (mut digest, mut start, mut length) = (Digest::new(Kernel::detected()), 0, 1);
             while start < bytes.len() {
                 let end = (start + length).min(bytes.len());
                 if length % 3 == 0 {
@@ -212,14 +218,14 @@ mod tests {
     fn prefixes_are_the_hashes_of_whole_blocks() {
         let bytes: Vec<u8> = (0..20 * BLOCK_BYTES as u32 + 100).map(|n| ((n * n) >> 3) as u8).collect();
         let after = |count: usize| {
-            let mut alone = Digest::new();
+            let mut alone = Digest::new(Kernel::detected());
             alone.reset(count);
             alone.update(&bytes[..count * BLOCK_BYTES]);
             let mut last = None;
             alone.each_staged_prefix(|prefix| last = Some(prefix));
             last.or(alone.prefixes().last().copied()).unwrap()
         };
-        let mut digest = Digest::new();
+        let mut digest = Digest::new(Kernel::detected());
         for (most, run) in [(0, 7), (5, 1), (5, 100), (20, 31), (100, 1_000), (100, 2_048), (100, 9_000)] {
             digest.reset(most);
             let mut taken = 0;
@@ -241,7 +247,7 @@ mod tests {
     fn every_short_length_hashes_as_at_once() {
         let bytes: Vec<u8> = (0..300u32).map(|n| ((n * n) >> 2) as u8).collect();
         for end in 0..bytes.len() {
-            let mut digest = Digest::new();
+            let mut digest = Digest::new(Kernel::detected());
             digest.update(&bytes[..end]);
             assert_eq!(digest.value(), hash(&bytes[..end]), "of {end}");
         }

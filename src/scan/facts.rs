@@ -5,6 +5,7 @@ use std::ops::Deref;
 use xxhash_rust::xxh64::xxh64;
 
 use super::Api;
+use super::kernel::Kernel;
 use super::prompt::{MEDIUM_BYTES, Prompts};
 use super::words::Word;
 
@@ -113,8 +114,8 @@ impl Deref for Facts {
 }
 
 impl Facts {
-    pub(super) fn new() -> Self {
-        Facts { model: Word::new(), stated: Stated::default(), prompt: Prompts::new() }
+    pub(super) fn new(kernel: &'static Kernel) -> Self {
+        Facts { model: Word::new(), stated: Stated::default(), prompt: Prompts::new(kernel) }
     }
 
     /// Forgets the body before. The prompt is reset by who knows its mode.

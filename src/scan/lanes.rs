@@ -1,82 +1,196 @@
-//! The hash of canonical bytes: four lanes take sixteen bytes each, in turns, and can be asked for their value behind
-//! any of them.
+//! The hash of canonical bytes, block by block.
 //!
-//! A lane's step is that of wyhash (Wang Yi, 2019) and its kin: the first eight bytes against a constant, the others
-//! against the lane, multiplied to 128 bits of which one half is laid upon the other. Four multiplications take 64
-//! bytes, where XXH64 needs sixteen; it is plain Rust, and the same on every CPU. Like XXH64's with a known seed it
-//! keeps chance apart and no malice: who makes two prompts of one hash has one of them sent where the other is cached,
-//! and a wrong prediction counted (a second half equal to its lane, which plain text can be made to have, clears it:
-//! what stood before in that section is forgotten).
+//! The words of a block go to four lanes in turn, as in XXH3's stripes (Yann Collet, 2019): laid upon the key of its
+//! place a word is cut in two, and the product of its halves is added to its lane, the word itself to the lane beside
+//! it. These are additions and products of 32 bits, of which vector instructions make four at once, and no word waits
+//! for the one before. What a block's lanes come to, the chain of all blocks before it laid upon two of them, is
+//! multiplied to 128 bits of which one half is laid upon the other, as wyhash does (Wang Yi, 2019): the next link of
+//! that chain. Behind any piece of a block the same product is the hash of all bytes so far.
+//!
+//! Like XXH64's with a known seed it keeps chance apart and no malice: who makes two prompts of one hash has one of
+//! them sent where the other is cached, and a wrong prediction counted.
 
-/// Four hashes of a quarter of the pieces each.
+use crate::limits::{BLOCK_BYTES, STEP_BYTES};
+
+/// The hash of some bytes, to which others may come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Lanes([u64; 4]);
+pub(super) struct Lanes {
+    /// How many bytes there are: whole pieces.
+    bytes: u64,
+    /// Of all whole blocks.
+    chain: u64,
+    /// Of the block that is not whole.
+    sums: Sums,
+}
 
-/// Bytes that a lane takes at once.
+/// What the lanes of a block come to.
+pub(super) type Sums = [u64; 4];
+/// Of the words of one step.
+pub(super) type Keys = [u64; STEP_BYTES / 8];
+
+/// Bytes of which a block is made: two words, for two lanes that are beside each other.
 pub(super) const PIECE: usize = 16;
-/// Bytes that all lanes take, one behind the other.
-pub(super) const TURN: usize = 4 * PIECE;
+
+const _: () = assert!(STEP_BYTES.is_multiple_of(2 * PIECE), "a step begins with the first lane");
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(STEP_BYTES), "a block is whole steps");
 
 impl Lanes {
     /// Of no bytes: the first digits of pi, none of which a value or a step is laid upon.
-    pub const START: Lanes =
-        Lanes([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
+    pub const START: Lanes = Lanes { bytes: 0, chain: 0x4528_21e6_38d0_1377, sums: EMPTY };
 
-    /// Takes whole turns; what is left of `bytes` is not looked at.
-    #[inline]
-    pub fn take(&mut self, bytes: &[u8]) {
-        let mut lanes = self.0;
-        for turn in bytes.as_chunks::<TURN>().0 {
-            for (lane, piece) in lanes.iter_mut().zip(turn.as_chunks().0) {
-                *lane = step(*lane, piece);
+    /// How many bytes were taken.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes whole steps, and writes the hash behind each of them to a slot: of all `steps` until there are no slots
+    /// left, else of those that end a block. `add` is [`added`], by whatever instructions.
+    #[inline(always)]
+    pub fn take_steps(
+        &mut self,
+        bytes: &[u8],
+        steps: bool,
+        slots: &mut [u64],
+        add: impl Fn(Sums, &Step, &Keys) -> Sums,
+    ) {
+        // Apart, so that they stay in registers.
+        let (mut lanes, mut slots) = (*self, slots.iter_mut());
+        for step in bytes.as_chunks::<STEP_BYTES>().0 {
+            lanes.sums = add(lanes.sums, step, keys(lanes.bytes));
+            lanes.bytes += STEP_BYTES as u64;
+            let ends = lanes.ends();
+            if ends {
+                (lanes.chain, lanes.sums) = (lanes.link(lanes.bytes), EMPTY);
+            }
+            if (ends || steps)
+                && let Some(slot) = slots.next()
+            {
+                *slot = lanes.value();
             }
         }
-        self.0 = lanes;
+        *self = lanes;
     }
 
-    /// Takes one piece, before which there were `bytes`, a multiple of pieces.
-    #[inline]
-    pub fn take_piece(&mut self, bytes: u64, piece: &[u8; PIECE]) {
-        let lane = &mut self.0[bytes as usize / PIECE % 4];
-        *lane = step(*lane, piece);
+    /// The same for whole blocks, before which there are whole blocks.
+    #[inline(always)]
+    pub fn take_blocks(&mut self, bytes: &[u8], slots: &mut [u64], add: impl Fn(Sums, &Step, &Keys) -> Sums) {
+        let (mut lanes, mut slots) = (*self, slots.iter_mut());
+        for block in bytes.as_chunks::<BLOCK_BYTES>().0 {
+            for (step, keys) in block.as_chunks().0.iter().zip(&KEYS) {
+                lanes.sums = add(lanes.sums, step, keys);
+            }
+            lanes.bytes += BLOCK_BYTES as u64;
+            (lanes.chain, lanes.sums) = (lanes.link(lanes.bytes), EMPTY);
+            if let Some(slot) = slots.next() {
+                *slot = lanes.chain;
+            }
+        }
+        *self = lanes;
     }
 
-    /// The hash of all `bytes` that were taken.
+    /// Takes one piece.
     #[inline]
-    pub fn value(self, bytes: u64) -> u64 {
-        let [a, b, c, d] = self.0;
+    pub fn take_piece(&mut self, piece: &[u8; PIECE]) {
+        self.add_piece(self.bytes, piece);
+        self.bytes += PIECE as u64;
+        if self.ends() {
+            (self.chain, self.sums) = (self.link(self.bytes), EMPTY);
+        }
+    }
+
+    /// The hash of all bytes that were taken.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        if self.ends() { self.chain } else { self.link(self.bytes) }
+    }
+
+    /// The hash once these have come to the whole steps before: less than a step, of which the last piece is filled up
+    /// with zeros. That they are none of the bytes says their number.
+    pub fn finish(mut self, rest: &[u8]) -> u64 {
+        if rest.is_empty() {
+            return self.value();
+        }
+        for (place, run) in rest.chunks(PIECE).enumerate() {
+            let mut piece = [0; PIECE];
+            piece[..run.len()].copy_from_slice(run);
+            self.add_piece(self.bytes + (place * PIECE) as u64, &piece);
+        }
+        self.link(self.bytes + rest.len() as u64)
+    }
+
+    /// Whether no block is begun.
+    #[inline(always)]
+    pub fn ends(&self) -> bool {
+        self.bytes.is_multiple_of(BLOCK_BYTES as u64)
+    }
+
+    #[inline]
+    fn add_piece(&mut self, bytes: u64, piece: &[u8; PIECE]) {
+        let place = bytes as usize % STEP_BYTES / PIECE;
+        let keys = keys(bytes).as_chunks().0[place];
+        let lanes = &mut self.sums.as_chunks_mut().0[place % 2];
+        *lanes = added_piece(*lanes, piece, keys);
+    }
+
+    /// The chain with what this block's lanes are so far, where so many bytes end.
+    #[inline(always)]
+    fn link(&self, bytes: u64) -> u64 {
+        let [a, b, c, d] = self.sums;
+        let (a, c) = (a.wrapping_add(self.chain), c.wrapping_add(self.chain.rotate_left(32)));
         folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
     }
 
-    /// The hash once these have come to the whole turns before: less than a turn, of which the last piece is filled up
-    /// with zeros. That they are none of the bytes says their number.
-    pub fn finish(mut self, mut bytes: u64, rest: &[u8]) -> u64 {
-        let all = bytes + rest.len() as u64;
-        for run in rest.chunks(PIECE) {
-            let mut piece = [0; PIECE];
-            piece[..run.len()].copy_from_slice(run);
-            self.take_piece(bytes, &piece);
-            bytes += PIECE as u64;
-        }
-        self.value(all)
+    /// As they are, to be written down.
+    pub fn words(&self) -> [u64; Lanes::WORDS] {
+        let [a, b, c, d] = self.sums;
+        [self.bytes, self.chain, a, b, c, d]
     }
 
-    /// The lanes as they are, to be written down.
-    pub fn words(&self) -> &[u64; 4] {
-        &self.0
+    /// Lanes that were written down. `None`: so many bytes were never taken.
+    pub fn of_words([bytes, chain, a, b, c, d]: [u64; Lanes::WORDS]) -> Option<Lanes> {
+        let taken = bytes < 1 << 48 && bytes.is_multiple_of(PIECE as u64);
+        taken.then_some(Lanes { bytes, chain, sums: [a, b, c, d] })
     }
 
-    /// Lanes that were written down.
-    pub fn of_words(words: [u64; 4]) -> Lanes {
-        Lanes(words)
+    pub const WORDS: usize = 6;
+}
+
+/// The bytes of a step.
+pub(super) type Step = [u8; STEP_BYTES];
+
+/// The sums with these bytes: what every kernel's instructions come to.
+#[inline(always)]
+pub(super) fn added([a, b, c, d]: Sums, step: &Step, keys: &Keys) -> Sums {
+    let (mut first, mut second) = ([a, b], [c, d]);
+    for (pieces, keys) in step.as_chunks().0.as_chunks::<2>().0.iter().zip(keys.as_chunks().0.as_chunks::<2>().0) {
+        first = added_piece(first, &pieces[0], keys[0]);
+        second = added_piece(second, &pieces[1], keys[1]);
     }
+    let ([a, b], [c, d]) = (first, second);
+    [a, b, c, d]
 }
 
 #[inline(always)]
-fn step(lane: u64, piece: &[u8; PIECE]) -> u64 {
-    // Read as one word: as two the compiler takes them for vectors, and halves the speed.
+fn added_piece([one, other]: [u64; 2], piece: &[u8; PIECE], [its, others]: [u64; 2]) -> [u64; 2] {
+    // Read as one word: as two the compiler takes them for vectors, and is slower.
     let words = u128::from_le_bytes(*piece);
-    folded(words as u64 ^ PRIME_1, (words >> 64) as u64 ^ lane)
+    let (word, beside) = (words as u64, (words >> 64) as u64);
+    [
+        one.wrapping_add(product(word ^ its)).wrapping_add(beside),
+        other.wrapping_add(product(beside ^ others)).wrapping_add(word),
+    ]
+}
+
+/// Of its halves.
+#[inline(always)]
+fn product(word: u64) -> u64 {
+    (word & 0xffff_ffff) * (word >> 32)
+}
+
+/// Of the step that begins behind so many bytes, or in which they end.
+#[inline(always)]
+fn keys(bytes: u64) -> &'static Keys {
+    &KEYS[bytes as usize % BLOCK_BYTES / STEP_BYTES]
 }
 
 /// All bits of a product, one half upon the other.
@@ -92,6 +206,28 @@ pub(super) fn linked(root: u64, prefix: u64) -> u64 {
     folded(root ^ prefix, PRIME_1 ^ root.rotate_left(32))
 }
 
+/// The lanes of a block before its first byte: further digits of pi.
+const EMPTY: Sums = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+
+/// One for each word of a block: as good as random, those that splitmix64 makes of 0.
+static KEYS: [Keys; BLOCK_BYTES / STEP_BYTES] = {
+    let (mut keys, mut place) = ([[0; STEP_BYTES / 8]; BLOCK_BYTES / STEP_BYTES], 0);
+    while place < BLOCK_BYTES / 8 {
+        keys[place * 8 / STEP_BYTES][place % (STEP_BYTES / 8)] = splitmix(place as u64);
+        place += 1;
+    }
+    keys
+};
+
+/// The `place`th number of splitmix64 from seed 0 on (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+/// Generators, 2014).
+const fn splitmix(place: u64) -> u64 {
+    let state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(place + 1);
+    let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
 /// Odd, and as good as random: those of XXH64.
 pub(super) const PRIME_1: u64 = 0x9e37_79b1_85eb_ca87;
 const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
@@ -102,9 +238,9 @@ const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
 #[cfg(test)]
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut lanes = Lanes::START;
-    let (turns, rest) = bytes.split_at(bytes.len() - bytes.len() % TURN);
-    lanes.take(turns);
-    lanes.finish(turns.len() as u64, rest)
+    let (steps, rest) = bytes.split_at(bytes.len() - bytes.len() % STEP_BYTES);
+    lanes.take_steps(steps, false, &mut [], added);
+    lanes.finish(rest)
 }
 
 #[cfg(test)]
@@ -113,22 +249,44 @@ mod tests {
 
     use super::*;
 
-    /// A small seeded generator (splitmix64).
+    /// A small seeded generator.
     fn random(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        *state += 1;
+        splitmix(*state << 32)
     }
 
     #[test]
-    fn pieces_are_turns_taken_apart() {
+    fn pieces_are_steps_taken_apart() {
         let bytes: Vec<u8> = (0..640u32).map(|n| ((n * n) >> 3) as u8).collect();
         let mut apart = Lanes::START;
         for (place, piece) in bytes.as_chunks().0.iter().enumerate() {
-            apart.take_piece((place * PIECE) as u64, piece);
-            let all = &bytes[..(place + 1) * PIECE];
-            assert_eq!(apart.value(all.len() as u64), hash(all));
+            apart.take_piece(piece);
+            assert_eq!(apart.value(), hash(&bytes[..(place + 1) * PIECE]));
+        }
+    }
+
+    /// Slots are filled behind each step or block, however it is taken, and no more than there are.
+    #[test]
+    fn slots_are_the_hashes_of_prefixes() {
+        let bytes: Vec<u8> = (0..8 * BLOCK_BYTES as u32).map(|n| ((n * n) >> 3) as u8).collect();
+        let mut blocks = [7; 9];
+        let mut lanes = Lanes::START;
+        lanes.take_blocks(&bytes, &mut blocks, added);
+        for (place, hash_of) in blocks[..8].iter().enumerate() {
+            assert_eq!(*hash_of, hash(&bytes[..(place + 1) * BLOCK_BYTES]));
+        }
+        assert_eq!((blocks[8], lanes.value()), (7, blocks[7]));
+        for first in [0, 1, 3, 4, 5] {
+            let (before, behind) = bytes.split_at(first * STEP_BYTES);
+            for steps in [true, false] {
+                let (mut lanes, mut slots) = (Lanes::START, [7; 40]);
+                lanes.take_steps(before, steps, &mut [], added);
+                lanes.take_steps(behind, steps, &mut slots[..5], added);
+                let size = if steps { STEP_BYTES } else { BLOCK_BYTES };
+                let ends = (1..).map(|place| place * size).filter(|end| *end > before.len());
+                let expected: Vec<u64> = ends.take(5).map(|end| hash(&bytes[..end])).collect();
+                assert_eq!((slots[..5].to_vec(), lanes.value()), (expected, blocks[7]), "from {first}, {steps}");
+            }
         }
     }
 
@@ -137,7 +295,7 @@ mod tests {
     #[test]
     fn a_bit_changes_half_of_the_hash() {
         let mut state = 7;
-        for length in [8, 15, 16, 17, 63, 64, 65, 100, 256, 1_000] {
+        for length in [8, 15, 16, 17, 63, 64, 65, 100, 256, 257, 1_000] {
             let (mut flips, mut tries) = ([0_u32; 64], 0);
             while tries < 6_000 {
                 let mut bytes: Vec<u8> = (0..length).map(|_| b' ' + (random(&mut state) % 90) as u8).collect();
@@ -198,17 +356,18 @@ mod tests {
     /// here is another `GENERIC_FORM`, and another version of those files.
     #[test]
     fn hashes_are_pinned() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        let pinned = [0, 1, 16, 100, 256].map(|length| hash(&bytes[..length]));
+        let bytes: Vec<u8> = (0..600).map(|n| n as u8).collect();
+        let pinned = [0, 1, 16, 100, 256, 600].map(|length| hash(&bytes[..length]));
         assert_eq!(pinned, PINNED, "{pinned:#018x?}");
     }
 
     /// Computed by a few lines of Python.
-    const PINNED: [u64; 5] = [
-        0x2988_2abe_5634_ca70,
-        0xe50b_e777_1a4a_bbbd,
-        0xf302_74ab_3ae4_0a6e,
-        0xa980_4233_bfff_892b,
-        0xb88d_579d_c92f_8d2d,
+    const PINNED: [u64; 6] = [
+        0x4528_21e6_38d0_1377,
+        0x62d4_fcbd_8585_daf7,
+        0xd211_4feb_d65d_efde,
+        0xbdce_62c9_36aa_9f9a,
+        0xcd51_3d7b_ddd7_f815,
+        0xc4d4_9898_181e_f106,
     ];
 }

@@ -126,12 +126,12 @@ impl Scan {
             seen: 0,
             skip: Skip::default(),
             skipped_to: SkippedTo::Nobody,
-            sample: Sample::new(),
+            sample: Sample::new(kernel),
             decoder: Decoder::default(),
             word: Word::new(),
             opaque: Opaque::new(),
             scalar: Scalar::new(),
-            facts: Facts::new(),
+            facts: Facts::new(kernel),
             form: Multipart::new(),
         }
     }

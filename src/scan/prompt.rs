@@ -11,6 +11,7 @@ mod sections;
 
 use super::Plan;
 use super::PrefixMode;
+use super::kernel::Kernel;
 use super::section::{Mark, Section, SectionState};
 use super::text::Taker;
 use crate::limits::LINKS_MAX;
@@ -64,7 +65,7 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    pub fn new() -> Self {
+    pub fn new(kernel: &'static Kernel) -> Self {
         Prompt {
             mode: PrefixMode::FirstUser,
             chars_max: 0,
@@ -73,7 +74,7 @@ impl Prompt {
             counts_all: false,
             replaced: false,
             current: Section::Main,
-            sections: std::array::from_fn(|_| SectionState::new()),
+            sections: std::array::from_fn(|_| SectionState::new(kernel)),
             speaker: Speaker::Bare,
             line: Line::Past,
             held: [0; HELD_MAX],

@@ -55,7 +55,7 @@ impl Renderer {
     pub fn with(kernel: &'static Kernel) -> Self {
         Renderer {
             kernel,
-            page: Page::new(),
+            page: Page::new(kernel),
             sieve: Sieve::new(),
             word: Word::new(),
             ids: [0; IDS_BYTES],

@@ -8,6 +8,7 @@
 //! that nobody compressed.
 
 use super::digest::Digest;
+use super::kernel::Kernel;
 use super::lanes::{PRIME_1, folded};
 
 /// Bytes that are hashed whole from the value's start on, its quote or bracket included.
@@ -30,8 +31,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub fn new() -> Self {
-        Sample { head: Digest::new(), length: 0, between: 0, end: [0; END_BYTES], end_length: 0 }
+    pub fn new(kernel: &'static Kernel) -> Self {
+        Sample { head: Digest::new(kernel), length: 0, between: 0, end: [0; END_BYTES], end_length: 0 }
     }
 
     /// A value begins.
@@ -97,7 +98,7 @@ mod tests {
     }
 
     fn sampled<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-        let mut sample = Sample::new();
+        let mut sample = Sample::new(Kernel::detected());
         sample.take(b"what was there before");
         sample.begin();
         pieces.into_iter().for_each(|piece| sample.take(piece));

@@ -4,6 +4,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::digest::Digest;
 use super::facts::Counts;
+use super::kernel::Kernel;
 
 /// The separate parts of a prompt, in canonical order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,9 +67,9 @@ pub(super) struct SectionState {
 }
 
 impl SectionState {
-    pub fn new() -> Self {
+    pub fn new(kernel: &'static Kernel) -> Self {
         SectionState {
-            digest: Digest::new(),
+            digest: Digest::new(kernel),
             hashed: 0,
             counts: Counts::default(),
             items: 0,

@@ -471,21 +471,39 @@ struct Canonical<'p> {
     parts: [Part; 4],
 }
 
-/// The hash of canonical bytes: sixteen of them at a time go to one of four lanes, in turns, the last ones filled up
-/// with zeros.
+/// The hash of canonical bytes: of blocks of 256, the last one filled up with zeros to whole pairs of words. Each word
+/// goes to one of four lanes, in turns: as the product of its halves, once a key is laid upon it, and as it is to the
+/// other lane of the pair. A block's lanes are joined with what all blocks before it came to.
 fn hashed(bytes: &[u8]) -> u64 {
     let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
-    let mut lanes = [0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
-    for (place, piece) in bytes.chunks(16).enumerate() {
-        let mut words = [0u64; 2];
-        for (at, byte) in piece.iter().enumerate() {
-            words[at / 8] |= u64::from(*byte) << (8 * (at % 8));
+    let (mut before, mut length) = (0x4528_21e6_38d0_1377_u64, 0);
+    for block in bytes.chunks(256) {
+        let mut lanes =
+            [0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+        for place in 0..2 * block.len().div_ceil(16) {
+            let byte = |at: usize| u64::from(block.get(8 * place + at).copied().unwrap_or(0)) << (8 * at);
+            let word: u64 = (0..8).map(byte).sum();
+            let keyed = word ^ key(place as u64);
+            let (own, other) = (place % 4, [1, 0, 3, 2][place % 4]);
+            lanes[own] = lanes[own].wrapping_add((keyed % (1 << 32)) * (keyed / (1 << 32)));
+            lanes[other] = lanes[other].wrapping_add(word);
         }
-        lanes[place % 4] = folded(words[0] ^ first, words[1] ^ lanes[place % 4]);
+        length += block.len() as u64;
+        let (one, three) = (lanes[0].wrapping_add(before), lanes[2].wrapping_add(before.rotate_left(32)));
+        let last = lanes[3] ^ fourth.wrapping_add(length);
+        before = folded(one ^ first, lanes[1] ^ second) ^ folded(three ^ third, last);
     }
-    let last = lanes[3] ^ fourth.wrapping_add(bytes.len() as u64);
-    folded(lanes[0] ^ first, lanes[1] ^ second) ^ folded(lanes[2] ^ third, last)
+    before
+}
+
+/// The key of a block's word: splitmix64's numbers from seed 0 on.
+fn key(place: u64) -> u64 {
+    let mut number = (place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
+        number = (number ^ (number >> shift)).wrapping_mul(factor);
+    }
+    number ^ (number >> 31)
 }
 
 fn folded(a: u64, b: u64) -> u64 {

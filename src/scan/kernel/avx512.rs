@@ -5,6 +5,7 @@
 
 use std::arch::x86_64::*;
 
+use super::super::lanes::{Keys, Step, Sums};
 use super::BLOCK;
 use super::escape::{HEX, PLAIN};
 use super::wide::{IDS, Isa, low_bits, starts};
@@ -138,6 +139,12 @@ impl Isa for Avx512 {
             let count = commas.count_ones() as usize;
             (64 - commas.leading_zeros() as usize, count)
         }
+    }
+
+    #[inline(always)]
+    fn added(self, sums: Sums, step: &Step, keys: &Keys) -> Sums {
+        // SAFETY: see above.
+        unsafe { super::avx2::added(sums, step, keys) }
     }
 }
 

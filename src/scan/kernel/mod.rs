@@ -1,7 +1,7 @@
 //! Byte runs: the loops in which a scan spends its time, apart from everything that knows JSON's meaning,
 //! so that vector instructions can take their place.
 //!
-//! A [`Kernel`] is a table of four loops. [`portable`] has them for every CPU, [`wide`] once for all vector
+//! A [`Kernel`] is a table of five loops. [`portable`] has them for every CPU, [`wide`] once for all vector
 //! instructions, which have a file each. Which table a CPU gets is found out when a scan is made, and no answer
 //! depends on it.
 
@@ -22,6 +22,8 @@ mod words;
 
 pub(super) use escape::{plain_escape, unicode_escape, wtf8};
 
+use super::lanes::Lanes;
+
 /// The loops of one instruction set.
 pub struct Kernel {
     name: &'static str,
@@ -30,6 +32,7 @@ pub struct Kernel {
     unescape: fn(&[u8], &mut [u8]) -> (usize, usize),
     token_ids: fn(&[u8], &mut [u8]) -> (usize, usize),
     skip: fn(&mut Skip, &[u8]) -> Option<usize>,
+    hash: fn(&mut Lanes, &[u8], bool, &mut [u64]),
 }
 
 impl Kernel {
@@ -93,6 +96,13 @@ impl Kernel {
     #[inline]
     pub(super) fn skip(&self, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
         (self.skip)(state, bytes)
+    }
+
+    /// Has the lanes take whole steps, and writes the hash behind each of them to a slot: of all `steps` until there
+    /// are no slots left, else of those that end a block.
+    #[inline]
+    pub(super) fn hash(&self, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
+        (self.hash)(lanes, bytes, steps, slots);
     }
 }
 

@@ -1,11 +1,12 @@
 //! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
 //! with this.
 
+use super::super::lanes::{Lanes, added};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::{BLOCK, Kernel, NEAR, Skip};
 
 /// The table of these loops.
-pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip };
+pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape, token_ids, skip, hash };
 
 /// See [`Kernel::text_run`].
 fn text_run(bytes: &[u8]) -> usize {
@@ -98,6 +99,11 @@ pub(super) fn token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
         used += space + length + 1;
     }
     (used, slots.len())
+}
+
+/// See [`Kernel::hash`].
+fn hash(lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
+    lanes.take_steps(bytes, steps, slots, added);
 }
 
 /// See [`Kernel::skip`].

@@ -8,7 +8,7 @@ macro_rules! kernel {
     ($name:literal, $isa:ident, $has:ident, $features:tt) => {
         /// The table of these loops, if this CPU has them.
         pub fn available() -> Option<&'static super::Kernel> {
-            static KERNEL: super::Kernel = super::Kernel { name: $name, text_run, unescape, token_ids, skip };
+            static KERNEL: super::Kernel = super::Kernel { name: $name, text_run, unescape, token_ids, skip, hash };
             super::table::kernel!(@has $has $features).then_some(&KERNEL)
         }
 
@@ -16,6 +16,8 @@ macro_rules! kernel {
         super::table::kernel!(@loop $isa $features unescape(bytes: &[u8], out: &mut [u8]) -> (usize, usize));
         super::table::kernel!(@loop $isa $features token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize));
         super::table::kernel!(@loop $isa $features skip(state: &mut super::Skip, bytes: &[u8]) -> Option<usize>);
+        super::table::kernel!(@loop $isa $features
+            hash(lanes: &mut super::Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) -> ());
     };
     (@has $has:ident [$($feature:tt),+]) => {
         (true $(&& std::arch::$has!($feature))+)

@@ -4,6 +4,7 @@ use super::super::Fault;
 use super::super::text::{Decoder, Ended, Taker};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::*;
+use crate::limits::STEP_BYTES;
 
 /// A small seeded generator (xorshift), so that a failure replays.
 struct Random(u64);
@@ -384,4 +385,25 @@ fn anything_is_skipped_alike_on_every_kernel() {
         }
     }
     assert!(ends > 5_000 && cuts > 5_000, "{ends} {cuts}");
+}
+
+/// Whatever the bytes, however they are cut, and whether steps or blocks are asked for.
+#[test]
+fn every_kernel_hashes_alike() {
+    let mut random = Random(0x1a2b);
+    for kernel in Kernel::available() {
+        for _ in 0..2_000 {
+            let bytes: Vec<u8> = (0..STEP_BYTES * random.below(40)).map(|_| random.below(256) as u8).collect();
+            let (steps, room) = (random.below(2) == 1, random.below(50));
+            // Blocks are taken from a block's begin on, or from within one.
+            let cut = STEP_BYTES * random.below(bytes.len() / STEP_BYTES + 1);
+            let [one, other] = [kernel, Kernel::portable()].map(|kernel| {
+                let (mut lanes, mut slots) = (Lanes::START, vec![7; room]);
+                kernel.hash(&mut lanes, &bytes[..cut], steps, &mut []);
+                kernel.hash(&mut lanes, &bytes[cut..], steps, &mut slots);
+                (lanes, slots)
+            });
+            assert_eq!(one, other, "{}: {} bytes cut at {cut}, {steps}", kernel.name, bytes.len());
+        }
+    }
 }

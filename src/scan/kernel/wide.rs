@@ -4,8 +4,10 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
+use super::super::lanes::{Keys, Lanes, Step, Sums, added};
 use super::escape::unicode_escape;
 use super::{BLOCK, Skip, portable, words};
+use crate::limits::BLOCK_BYTES;
 
 /// The instructions of one set, on a block of 64 bytes. A value of it proves that the CPU has them.
 pub trait Isa: Copy {
@@ -47,6 +49,11 @@ pub trait Isa: Copy {
     #[inline(always)]
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts(digits), commas, out)
+    }
+    /// See [`added`].
+    #[inline(always)]
+    fn added(self, sums: Sums, step: &Step, keys: &Keys) -> Sums {
+        added(sums, step, keys)
     }
 }
 
@@ -266,6 +273,16 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     }
     *state = Skip { depth, in_string: inside != 0, escaped: first != 0 };
     portable::skip(state, bytes.get(at..)?).map(|used| at + used)
+}
+
+/// See [`super::Kernel::hash`].
+#[inline(always)]
+pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
+    let blocks = if steps || !lanes.ends() { 0 } else { bytes.len() / BLOCK_BYTES };
+    let (whole, rest) = bytes.split_at(blocks * BLOCK_BYTES);
+    lanes.take_blocks(whole, slots, |sums, step, keys| isa.added(sums, step, keys));
+    let slots = slots.get_mut(blocks..).unwrap_or_default();
+    lanes.take_steps(rest, steps, slots, |sums, step, keys| isa.added(sums, step, keys));
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.

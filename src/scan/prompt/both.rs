@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 
+use super::super::kernel::Kernel;
 use super::super::section::Section;
 use super::super::text::Taker;
 use super::super::{Plan, PrefixHash};
@@ -10,6 +11,7 @@ use super::Prompt;
 
 /// One prompt, or the same one twice.
 pub(in crate::scan) struct Prompts {
+    kernel: &'static Kernel,
     /// What says how far the body is read.
     all: Prompt,
     /// Looks on, as far as its own prefix goes.
@@ -27,14 +29,14 @@ impl Deref for Prompts {
 
 /// What becomes of it, both are told: there is no way to change one alone.
 impl Prompts {
-    pub fn new() -> Self {
-        Prompts { all: Prompt::new(), plain: None }
+    pub fn new(kernel: &'static Kernel) -> Self {
+        Prompts { kernel, all: Prompt::new(kernel), plain: None }
     }
 
     pub fn reset(&mut self, plan: &Plan, counts_all: bool) {
         self.all.reset(plan, counts_all);
         if plan.chain && plan.plain.is_wanted() {
-            let plain = self.plain.get_or_insert_with(|| Box::new(Prompt::new()));
+            let plain = self.plain.get_or_insert_with(|| Box::new(Prompt::new(self.kernel)));
             plain.reset_plain(plan);
         } else {
             self.plain = None;

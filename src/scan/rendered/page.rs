@@ -2,6 +2,7 @@
 
 use super::super::digest::Digest;
 use super::super::form::Turn;
+use super::super::kernel::Kernel;
 use super::super::lanes::linked;
 use super::super::text::Taker;
 use super::Why;
@@ -21,8 +22,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub fn new() -> Page {
-        Page { digest: Digest::stepped(LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0, leads: false }
+    pub fn new(kernel: &'static Kernel) -> Page {
+        Page { digest: Digest::stepped(kernel, LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0, leads: false }
     }
 
     /// An empty one.
