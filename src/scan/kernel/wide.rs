@@ -15,6 +15,9 @@ pub trait Isa: Copy {
     type Block: Copy;
     /// Most bytes that [`Isa::unicode`] uses.
     const UNICODE_BYTES: usize = BLOCK;
+    /// Whether [`Isa::added`] is vector instructions. Without them whole blocks are no faster than steps: of words that
+    /// it sees side by side a compiler makes worse vectors than none.
+    const ADDS_AT_ONCE: bool = false;
 
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
     fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
@@ -278,7 +281,7 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
 /// See [`super::Kernel::hash`].
 #[inline(always)]
 pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
-    let blocks = if steps || !lanes.ends() { 0 } else { bytes.len() / BLOCK_BYTES };
+    let blocks = if I::ADDS_AT_ONCE && !steps && lanes.ends() { bytes.len() / BLOCK_BYTES } else { 0 };
     let (whole, rest) = bytes.split_at(blocks * BLOCK_BYTES);
     lanes.take_blocks(whole, slots, |sums, step, keys| isa.added(sums, step, keys));
     let slots = slots.get_mut(blocks..).unwrap_or_default();
