@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::shown::{plain, shown};
-use super::{refuse, say};
+use super::{refuse, runtime, say};
 use crate::config::{Config, Flags};
 use crate::control::client::{Call, Client};
 use crate::control::explain::{self, Explanation, Question};
@@ -168,8 +168,7 @@ fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
     // Those would say of this question where it comes from, and the front would take it for a page's.
     let fields = args.fields.iter().filter(|(name, _)| !ASKERS.iter().any(|asker| name.eq_ignore_ascii_case(asker)));
     let fields = fields.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let runtime = runtime().map_err(|error| error.to_string())?;
     let answer = runtime
         .block_on(Client::default().post(&call, fields, body.into()))
         .map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned, escaped};
+use crate::cli::runtime;
 use crate::cli::shown::plain;
 use crate::control::client::{Answer, Call, CallError, Client};
 use crate::control::receipts::Receipt;
@@ -40,8 +41,7 @@ pub(super) fn asked(address: SocketAddr, id: &str, json: bool) -> Result<String,
 }
 
 fn get(call: &Call<'_>) -> Result<Answer, CallError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CallError::Want(error.to_string()))?;
+    let runtime = runtime().map_err(|error| CallError::Want(error.to_string()))?;
     runtime.block_on(Client::default().get(call))
 }
 
