@@ -28,6 +28,7 @@ use tracing_subscriber::{Registry, reload};
 use self::journal::StandardError;
 use crate::config::{Log, LogFormat};
 use crate::control;
+use crate::control::client::CallError;
 
 /// Whether something that was to be said is lost, and not for want of readers.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -135,6 +136,11 @@ fn complain(why: &dyn std::fmt::Display) {
     let words = format!("warmfront: {why}\n").into_bytes();
     let words = if journal::reads_us() { journal::prioritized(tracing::Level::ERROR, &words) } else { words };
     control::log::write(&words);
+}
+
+/// Why there is nothing from the admin listener that a front was to have.
+fn unanswered(error: &CallError) -> String {
+    format!("{error}; is a front running with its admin listener there?")
 }
 
 /// Which events are printed; may change while the process lives.
