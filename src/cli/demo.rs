@@ -11,7 +11,7 @@ use clap::builder::RangedU64ValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::status_line::StatusLine;
-use super::{note, say};
+use super::{note, runtime, say};
 use crate::config::address;
 use crate::demo::fleet::{ENGINES, Fleet};
 use crate::demo::front::Front;
@@ -110,10 +110,7 @@ impl DemoArgs {
 /// Runs the comparison, or serves.
 pub fn run(args: DemoArgs) -> ExitCode {
     let outcome = args.settings().and_then(|settings| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| format!("cannot start its runtime: {error}"))?;
+        let runtime = runtime().map_err(|error| format!("cannot start its runtime: {error}"))?;
         enough_descriptors(&args)?;
         let fleet = Fleet::start(&settings)?;
         let local = tokio::task::LocalSet::new();

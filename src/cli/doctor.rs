@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{refuse, say};
+use super::{refuse, runtime, say};
 use crate::config::{Config, Flags, Upstream};
 use crate::policy::Policy;
 use engine::{Examined, Manner};
@@ -110,8 +110,7 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 /// All engines, side by side, in the order of the configuration.
 fn examined(manner: &Manner) -> io::Result<Vec<Examined>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner.clone()));
         let tasks: Vec<_> = manner.config.upstream.iter().map(examine).collect();
         let mut examined = Vec::new();

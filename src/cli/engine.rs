@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{note, say};
+use super::{note, runtime, say};
 use crate::config::address;
 use crate::engine::profile::Profile;
 use crate::engine::pump::{Engine, Settings};
@@ -127,7 +127,7 @@ pub fn run(args: EngineArgs) -> ExitCode {
     };
     // One thread serves several engines: the work is small, and the rest of the machine is the
     // front's and its clients'.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             note(&format!("warmfront engine: cannot start its runtime: {error}\n"));

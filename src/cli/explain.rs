@@ -4,13 +4,14 @@ mod receipt;
 
 use std::fmt::Write;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::shown::{plain, shown};
-use super::{refuse, say};
+use super::{refuse, runtime, say, unanswered};
 use crate::config::{Config, Flags};
 use crate::control::client::{Call, Client};
 use crate::control::explain::{self, Explanation, Question};
@@ -112,7 +113,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         };
     }
     let explained = body(&args).and_then(|body| match args.flags.admin {
-        Some(_) => live(&args, body),
+        Some(front) => live(&args, front, body),
         None => offline(&args, &body),
     });
     match explained {
@@ -158,9 +159,8 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     Ok(explain::explain(&question, &config, &snapshot, &Loads::default()))
 }
 
-/// Of a running front.
-fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
-    let address = args.flags.admin.unwrap_or_else(|| Config::default().serve.admin);
+/// Of the running front whose admin listener is at `address`.
+fn live(args: &Args, address: SocketAddr, body: Vec<u8>) -> Result<Explanation, String> {
     let authority = address.to_string();
     let path = format!("/explain?path={}", escaped(&args.path));
     let call =
@@ -168,11 +168,9 @@ fn live(args: &Args, body: Vec<u8>) -> Result<Explanation, String> {
     // Those would say of this question where it comes from, and the front would take it for a page's.
     let fields = args.fields.iter().filter(|(name, _)| !ASKERS.iter().any(|asker| name.eq_ignore_ascii_case(asker)));
     let fields = fields.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-    let answer = runtime
-        .block_on(Client::default().post(&call, fields, body.into()))
-        .map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
+    let runtime = runtime().map_err(|error| error.to_string())?;
+    let asked = runtime.block_on(Client::default().post(&call, fields, body.into()));
+    let answer = asked.map_err(|error| unanswered(&error))?;
     if answer.status != 200 {
         return Err(format!(
             "{authority} answers {}: {}",

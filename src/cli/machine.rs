@@ -2,8 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Config, Driver};
-use crate::publish::DriverInUse;
+use crate::config::Config;
 use crate::shard::memory;
 
 /// Descriptors besides those of connections: listeners, rings, logs, control's own; with those of one shard.
@@ -46,13 +45,4 @@ pub(super) fn index_fault(config: &Config) -> Option<String> {
              give it at most {most}"
         )
     })
-}
-
-/// The driver that the configuration asks for, if it does.
-pub(super) fn asked(driver: Driver) -> Option<DriverInUse> {
-    match driver {
-        Driver::Auto => None,
-        Driver::Uring => Some(DriverInUse::Uring),
-        Driver::Epoll => Some(DriverInUse::Epoll),
-    }
 }

@@ -14,11 +14,12 @@ mod status_line;
 mod top;
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -27,13 +28,14 @@ use tracing_subscriber::{Registry, reload};
 use self::journal::StandardError;
 use crate::config::{Log, LogFormat};
 use crate::control;
+use crate::control::client::CallError;
 
 /// Whether something that was to be said is lost, and not for want of readers.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Writes to standard output, of which a reader may have seen enough.
 fn say(words: &str) {
-    let mut out = std::io::stdout();
+    let mut out = io::stdout();
     if let Err(error) = out.write_all(words.as_bytes()).and_then(|()| out.flush())
         && error.kind() != ErrorKind::BrokenPipe
         && !LOST.swap(true, Ordering::Relaxed)
@@ -44,7 +46,7 @@ fn say(words: &str) {
 
 /// Writes to standard error, likewise.
 fn note(words: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+    let _ = io::stderr().write_all(words.as_bytes());
 }
 
 /// The exit status of a wrong configuration or an unfit machine, EX_CONFIG of sysexits.h. Wrong usage is 2.
@@ -103,6 +105,11 @@ pub fn main() -> ExitCode {
     if status == ExitCode::SUCCESS && LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { status }
 }
 
+/// A runtime of one thread: the one that waits for what runs there.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
 /// A variable of the environment that is more than empty.
 fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
@@ -131,6 +138,11 @@ fn complain(why: &dyn std::fmt::Display) {
     control::log::write(&words);
 }
 
+/// Why there is nothing from the admin listener that a front was to have.
+fn unanswered(error: &CallError) -> String {
+    format!("{error}; is a front running with its admin listener there?")
+}
+
 /// Which events are printed; may change while the process lives.
 type Level = reload::Handle<Targets, Registry>;
 
@@ -145,7 +157,7 @@ fn log(log: &Log) -> Level {
     let registry = tracing_subscriber::registry().with(targets);
     let journal = journal::reads_us();
     control::log::open();
-    let colours = has_colours(&std::io::stderr());
+    let colours = has_colours(&io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(StandardError { is_journal: journal }).with_ansi(colours);
     // It fails only where a log is set already, as in tests.
     let _ = match log.format {

@@ -154,7 +154,7 @@ impl Source for CommandLine {
 /// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin).map_err(Failure::Inherit)?;
-    let driver = choice::choose(machine::asked(config.serve.driver))?;
+    let driver = choice::choose(config.serve.driver)?;
     let placement = this_machine().place(config.serve.shards.asked(), config.serve.pin.asked());
     let shards = placement.shards();
     descriptors(&config, shards).map_err(Failure::Descriptors)?;

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{has_colours, is_dumb, refuse, say, set};
+use super::{has_colours, is_dumb, refuse, runtime, say, set};
 use crate::config::{Config, address};
 use front::Front;
 use history::History;
@@ -81,7 +81,7 @@ pub struct Args {
 
 pub(super) fn main(args: &Args) -> ExitCode {
     let address = args.admin.unwrap_or_else(|| Config::default().serve.admin);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return refuse(&error),
     };

@@ -4,16 +4,17 @@ use serde::{Deserialize, Serialize};
 
 /// How many shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "ShardsText", into = "ShardsText")]
+#[serde(try_from = "ShardsText", rename_all = "kebab-case")]
 pub enum Shards {
     /// One for each physical core that this process may use, within the time its cgroup has.
     Auto,
     /// This many.
+    #[serde(untagged)]
     Count(u16),
 }
 
 /// `"auto"` or a number, as the file writes it.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged, expecting = "`shards` is \"auto\" or a number of threads such as 4")]
 enum ShardsText {
     Count(u16),
@@ -27,15 +28,6 @@ impl TryFrom<ShardsText> for Shards {
         match text {
             ShardsText::Count(count) => Ok(Shards::Count(count)),
             ShardsText::Word(word) => word.parse(),
-        }
-    }
-}
-
-impl From<Shards> for ShardsText {
-    fn from(shards: Shards) -> Self {
-        match shards {
-            Shards::Auto => ShardsText::Word("auto".into()),
-            Shards::Count(count) => ShardsText::Count(count),
         }
     }
 }
@@ -64,17 +56,18 @@ impl Shards {
 
 /// Whether each shard is pinned to a CPU of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "PinText", into = "PinText")]
+#[serde(try_from = "PinText", rename_all = "kebab-case")]
 pub enum Pin {
     /// Unless the cgroup has a quota of CPU time: whoever has one shares the machine, mostly with others that would
     /// take the same CPUs.
     Auto,
     /// Or not.
+    #[serde(untagged)]
     Set(bool),
 }
 
 /// `"auto"`, `true` or `false`, as the file writes it.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged, expecting = "`pin` is \"auto\", true or false")]
 enum PinText {
     Set(bool),
@@ -89,15 +82,6 @@ impl TryFrom<PinText> for Pin {
             PinText::Set(pin) => Ok(Pin::Set(pin)),
             PinText::Word(word) if word == "auto" => Ok(Pin::Auto),
             PinText::Word(word) => Err(format!("`pin` is \"auto\", true or false, not \"{word}\"")),
-        }
-    }
-}
-
-impl From<Pin> for PinText {
-    fn from(pin: Pin) -> Self {
-        match pin {
-            Pin::Auto => PinText::Word("auto".into()),
-            Pin::Set(pin) => PinText::Set(pin),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Which driver the shards run on: the one asked for, or what this machine has and was measured to be best.
 
+use crate::config::Driver;
 use crate::driver::uring::probe::{self, Unusable};
 use crate::publish::DriverInUse;
 
@@ -24,27 +25,23 @@ impl NotToBeHad {
     }
 }
 
-/// Chooses: `None` is "auto". Tries io_uring out where it may be taken.
+/// Chooses, and tries io_uring out where it may be taken.
 ///
 /// # Errors
 /// When io_uring was asked for and cannot be used; says why.
-pub fn choose(asked: Option<DriverInUse>) -> Result<DriverChoice, NotToBeHad> {
-    let usable = match asked {
-        Some(DriverInUse::Uring) => probe::usable(),
-        Some(DriverInUse::Epoll) => {
-            return Ok(DriverChoice { driver: DriverInUse::Epoll, why: "as configured".into() });
+pub fn choose(asked: Driver) -> Result<DriverChoice, NotToBeHad> {
+    let (driver, why) = match asked {
+        Driver::Epoll => (DriverInUse::Epoll, "as configured".into()),
+        Driver::Uring => {
+            probe::usable().map_err(NotToBeHad)?;
+            (DriverInUse::Uring, "as configured".into())
         }
-        None => probe::usable(),
+        Driver::Auto => match probe::usable() {
+            // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere
+            // (bench/README.md, Drivers).
+            Ok(()) => (DriverInUse::Uring, "it works here and is measured to be the cheaper on token streams".into()),
+            Err(why) => (DriverInUse::Epoll, why.to_string()),
+        },
     };
-    match (asked, usable) {
-        (Some(_), Ok(())) => Ok(DriverChoice { driver: DriverInUse::Uring, why: "as configured".into() }),
-        (Some(_), Err(why)) => Err(NotToBeHad(why)),
-        // It is the cheaper on token streams, which are most of what a front does, and about even elsewhere
-        // (bench/README.md, Drivers).
-        (None, Ok(())) => Ok(DriverChoice {
-            driver: DriverInUse::Uring,
-            why: "it works here and is measured to be the cheaper on token streams".into(),
-        }),
-        (None, Err(why)) => Ok(DriverChoice { driver: DriverInUse::Epoll, why: why.to_string() }),
-    }
+    Ok(DriverChoice { driver, why })
 }

@@ -1,7 +1,7 @@
 //! Reads what shards are placed on: the affinity mask, `/sys`, and the cgroup's quota.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::placement::{Cpu, Machine, listed};
@@ -56,22 +56,31 @@ fn node(nodes: &[(usize, String)], cpu: usize) -> usize {
 
 /// The node that most network cards in use are attached to, the lowest among equals. -1 is "it does not matter".
 fn near(sys: &Path) -> Option<usize> {
-    let cards = sys.join("class/net");
-    let up = |name: &String| text(&cards.join(name).join("operstate")).is_some_and(|state| state.trim() == "up");
-    let node = |name: &String| text(&cards.join(name).join("device/numa_node"))?.trim().parse::<usize>().ok();
-    let mut nodes: Vec<usize> = names(&cards).iter().filter(|name| up(name)).filter_map(node).collect();
+    let node = |(_, card): (String, PathBuf)| text(&card.join("device/numa_node"))?.trim().parse::<usize>().ok();
+    let mut nodes: Vec<usize> = cards_in_use(sys).filter_map(node).collect();
     nodes.sort_unstable();
     let times = |node: usize| nodes.iter().filter(|other| **other == node).count();
     nodes.iter().copied().rev().max_by_key(|node| times(*node))
 }
 
-fn text(path: &Path) -> Option<String> {
+/// The network cards that are up, in order, and where `sys` tells of them.
+pub fn cards_in_use(sys: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let cards = sys.join("class/net");
+    let up = |(_, card): &(String, PathBuf)| text(&card.join("operstate")).is_some_and(|state| state.trim() == "up");
+    names(&cards).into_iter().map(move |name| (name.clone(), cards.join(name))).filter(up)
+}
+
+/// What a file of `/sys` or `/proc` says, if it is there.
+pub fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-fn names(directory: &Path) -> Vec<String> {
+/// What a directory holds, in order.
+pub fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("snapshot", "hands it to exchanges"),
             ("fleet", "upstream connections are kept by endpoint"),
             ("slots", "its connections"),
-            ("config", "which of its listeners are in each other's way"),
+            ("config", "which driver is asked for, which of its listeners are in each other's way"),
         ],
     ),
     ("succession", &[]),

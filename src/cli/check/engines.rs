@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Finding;
+use crate::cli::runtime;
 use crate::cli::shown::shown;
 use crate::config::{Config, Health, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
@@ -24,8 +25,7 @@ const PROMPT_WORDS: usize = 200;
 
 /// All engines, side by side.
 pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let check = |upstream: &Upstream| tokio::spawn(engine(upstream.clone(), config.health.clone()));
         let checks: Vec<_> = config.upstream.iter().map(check).collect();
         let mut found = Vec::new();

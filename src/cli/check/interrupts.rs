@@ -2,11 +2,11 @@
 //! interrupts the kernel tells; others (loopback, bridges, most containers) are passed over.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Finding, shipped};
 use crate::shard::placement::{listed, ranges};
+use crate::shard::topology::{cards_in_use, names, text};
 
 /// What the names of a queue's interrupts have in common, over the drivers of today; those for configuration and
 /// errors have none of it. `tuning/affinity.sh` goes by the same.
@@ -17,26 +17,21 @@ pub(super) fn findings(sys: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Vec
     if shards.is_empty() {
         return Vec::new();
     }
-    let cards = names(&sys.join("class/net"));
-    cards.iter().filter_map(|name| card(name, &sys.join("class/net").join(name), proc, shards)).collect()
+    cards_in_use(sys).filter_map(|(name, path)| card(&name, &path, proc, shards)).collect()
 }
 
 fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Option<Finding> {
-    if text(&card.join("operstate"))?.trim() != "up" {
-        return None;
-    }
     let interrupts: Vec<BTreeSet<usize>> = queue_interrupts(card, proc).iter().map(|irq| cpus_of(irq)).collect();
     let taking: BTreeSet<usize> = interrupts.iter().flatten().copied().collect();
     if taking.is_empty() {
         return None;
     }
-    let queues: Vec<PathBuf> =
-        names(&card.join("queues")).iter().map(|queue| card.join("queues").join(queue)).collect();
-    let receiving = |queue: &&PathBuf| queue.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rx-"));
-    let receive: Vec<&PathBuf> = queues.iter().filter(receiving).collect();
+    let mut receive = names(&card.join("queues"));
+    receive.retain(|queue| queue.starts_with("rx-"));
     // A mask of zeros, in groups, is "off".
-    let spreads = |queue: &&PathBuf| {
-        text(&queue.join("rps_cpus")).is_some_and(|mask| !mask.trim().trim_matches(['0', ',']).is_empty())
+    let spreads = |queue: &String| {
+        let mask = text(&card.join("queues").join(queue).join("rps_cpus"));
+        mask.is_some_and(|mask| !mask.trim().trim_matches(['0', ',']).is_empty())
     };
     let elsewhere = interrupts.iter().filter(|cpus| !cpus.is_subset(shards)).count();
     let how = format!("`{} --cpus {} {name}` shows what to change", shipped("tuning/affinity.sh"), ranges(shards));
@@ -79,20 +74,10 @@ fn cpus_of(irq: &Path) -> BTreeSet<usize> {
     list("effective_affinity_list").or_else(|| list("smp_affinity_list")).unwrap_or_default()
 }
 
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok()
-}
-
-/// What a directory holds, in order.
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::cli::check::Weight;
 

@@ -7,11 +7,10 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 
 use super::Finding;
-use crate::cli::machine::{asked, descriptors_needed, descriptors_wanted, index_fault, raise_descriptors};
-use crate::config::{Config, is_ipv6_alone};
+use crate::cli::machine::{descriptors_needed, descriptors_wanted, index_fault, raise_descriptors};
+use crate::config::{Config, Driver, is_ipv6_alone};
 use crate::control::index_blocks;
 use crate::limits::Limits;
-use crate::publish::DriverInUse;
 use crate::scan;
 use crate::shard::choice;
 use crate::shard::memory;
@@ -22,7 +21,7 @@ const MIB: usize = 1 << 20;
 pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> Vec<Finding> {
     let mut found =
         vec![cores(placement), descriptors(raise_descriptors(), config, placement.shards(), is_run_by_unit())];
-    found.push(driver(asked(config.serve.driver)));
+    found.push(driver(config.serve.driver));
     found.push(memory(&config.limits, placement.shards()));
     found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
@@ -131,7 +130,7 @@ fn index(config: &Config) -> Option<Finding> {
 }
 
 /// What moves the bytes.
-fn driver(asked: Option<DriverInUse>) -> Finding {
+fn driver(asked: Driver) -> Finding {
     match choice::choose(asked) {
         Ok(choice) => Finding::good("driver", format!("{}: {}", choice.driver.as_str(), choice.why)),
         Err(why) => Finding::wrong("driver", why.to_string()),
@@ -180,14 +179,13 @@ fn port(subject: &str, address: SocketAddr, ipv6_alone: bool) -> (Finding, Optio
 mod tests {
     use super::*;
     use crate::cli::check::Weight;
-    use crate::config::Driver;
     use crate::shard::placement::{Cpu, Machine};
 
     #[test]
     fn the_driver_is_the_one_asked_for_or_found_fit() {
-        let epoll = driver(asked(Driver::Epoll));
+        let epoll = driver(Driver::Epoll);
         assert_eq!((epoll.weight, &*epoll.words), (Weight::Good, "epoll: as configured"));
-        let automatic = driver(asked(Driver::Auto));
+        let automatic = driver(Driver::Auto);
         assert!(automatic.weight == Weight::Good && automatic.words.contains(": "), "{}", automatic.words);
     }
 

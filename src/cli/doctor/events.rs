@@ -337,8 +337,7 @@ mod tests {
 
     fn said(sources: &Sources, heard: Heard, host: &str, computed: bool, is_heard: bool) -> Vec<Finding> {
         let known = Known { computed, is_heard, ..known(host) };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(findings(sources, &[heard], known))
+        crate::cli::runtime().unwrap().block_on(findings(sources, &[heard], known))
     }
 
     fn known(host: &str) -> Known<'_> {

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use super::{ANSWER_BYTES_MAX, TIMEOUT, aligned, escaped};
 use crate::cli::shown::plain;
-use crate::control::client::{Answer, Call, CallError, Client};
+use crate::cli::{runtime, unanswered};
+use crate::control::client::{Call, CallError, Client};
 use crate::control::receipts::Receipt;
 use crate::policy::{Cost, Reason};
 
@@ -18,7 +19,9 @@ pub(super) fn asked(address: SocketAddr, id: &str, json: bool) -> Result<String,
     let path = format!("/receipts/{}", escaped(id));
     let call =
         Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
-    let answer = get(&call).map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
+    let runtime = runtime().map_err(|error| CallError::Want(error.to_string()));
+    let asked = runtime.and_then(|runtime| runtime.block_on(Client::default().get(&call)));
+    let answer = asked.map_err(|error| unanswered(&error))?;
     let text = String::from_utf8_lossy(&answer.body);
     if answer.status != 200 {
         return Err(plain(text.trim_end()));
@@ -37,12 +40,6 @@ pub(super) fn asked(address: SocketAddr, id: &str, json: bool) -> Result<String,
         tell(receipt, &mut out);
     }
     Ok(out)
-}
-
-fn get(call: &Call<'_>) -> Result<Answer, CallError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CallError::Want(error.to_string()))?;
-    runtime.block_on(Client::default().get(call))
 }
 
 fn tell(receipt: &Receipt<'_>, out: &mut String) {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::reading::Reading;
+use crate::cli::unanswered;
 use crate::control::client::{Call, Client};
 
 /// Longest wait for an answer: a front under load answers within milliseconds.
@@ -38,11 +39,7 @@ impl Front {
             timeout: TIMEOUT,
             bytes_max: ANSWER_BYTES_MAX,
         };
-        let answer = self
-            .client
-            .get(&call)
-            .await
-            .map_err(|error| format!("{error}; is a front running with its admin listener there?"))?;
+        let answer = self.client.get(&call).await.map_err(|error| unanswered(&error))?;
         if answer.status != 200 {
             return Err(format!(
                 "{authority} answers /metrics with {}: is it a front's admin listener?",
