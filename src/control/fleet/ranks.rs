@@ -153,6 +153,14 @@ impl Fleet {
         self.of_server(member).find_map(|other| Some(other.now.as_ref()?.address))
     }
 
+    /// Whether the log is told by this one what it is to be told once for all ranks of a server: by the first of them
+    /// that is anywhere, which stand side by side.
+    pub(super) fn speaks_for_server(&self, at: usize) -> bool {
+        let (before, here) = self.members.split_at(at);
+        let is_beside = |other: &&Member| here.first().is_some_and(|member| other.upstream.is_beside(&member.upstream));
+        before.iter().rev().take_while(is_beside).all(|other| other.now.is_none())
+    }
+
     fn of_server<'f>(&'f self, member: &'f Member) -> impl Iterator<Item = &'f Member> {
         let is_of_it = |other: &&Member| match member.upstream.rank {
             Some(_) => other.upstream.is_of_server(&member.upstream),

@@ -17,9 +17,6 @@ pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 /// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
 /// before, which told when it began, and no new one.
 fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
-    if !member.upstream.is_first() {
-        return;
-    }
     let (ranks, configured) = (reading.ranks, member.upstream.ranks);
     if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
         tracing::warn!(
@@ -58,6 +55,7 @@ impl Fleet {
         now: Instant,
     ) -> bool {
         let Some(at) = self.at(place) else { return false };
+        let speaks = self.speaks_for_server(at);
         let member = &mut self.members[at];
         let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
         member.scrape_failures += u64::from(read.is_err());
@@ -81,7 +79,9 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        say_who_is_there(member, &reading, another && !anew && began.is_some());
+        if speaks {
+            say_who_is_there(member, &reading, another && !anew && began.is_some());
+        }
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {

@@ -328,3 +328,23 @@ fn a_server_is_asked_for_its_models_no_more_often_for_its_ranks() {
     assert!(rung([1, 1, 1], 1_020), "it is not forgotten meanwhile");
     assert!(!rung([1, 1, 1], 5_000));
 }
+
+/// Where every slot is taken, the first of them may be nowhere.
+#[test]
+fn the_first_rank_that_is_anywhere_speaks_for_its_server() {
+    let now = Instant::now();
+    let mut fleet = Fleet::new(Arc::new(server(4)), Vec::new(), Arc::default());
+    (1..4).for_each(|place| _ = fleet.resolved(place, vec![at(0)], now));
+    let mut page = scrape::Page::of(0..4);
+    (0..2).for_each(|rank| page.line(format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0").as_bytes()));
+    let readings = page.readings();
+    for place in [3, 1, 2] {
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.scraped(place, id, Ok((readings[place].clone(), Ours::default())), now);
+    }
+    let said: Vec<bool> = fleet.members().iter().map(|member| member.said_ranks).collect();
+    assert_eq!(said, [false, true, false, false, false]);
+    fleet.resolved(0, vec![at(0)], now);
+    let speaks = |fleet: &Fleet| (0..5).map(|at| fleet.speaks_for_server(at)).collect::<Vec<_>>();
+    assert_eq!(speaks(&fleet), [true, false, false, false, true]);
+}
