@@ -23,6 +23,8 @@ struct State {
     /// When its process began.
     began: Mutex<u32>,
     metrics: Mutex<usize>,
+    /// The number of its first rank.
+    first: Mutex<u32>,
 }
 
 impl Ranks {
@@ -63,7 +65,7 @@ fn serve(mut wire: Wire, state: &State) {
         let body = match path {
             "/metrics" => {
                 *state.metrics.lock().unwrap() += 1;
-                page(*state.began.lock().unwrap())
+                page(state)
             }
             "/v1/models" => "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"max_model_len\":8192}]}".into(),
             "/health" => String::new(),
@@ -80,7 +82,8 @@ fn serve(mut wire: Wire, state: &State) {
     }
 }
 
-fn page(began: u32) -> String {
+fn page(state: &State) -> String {
+    let [began, first] = [&state.began, &state.first].map(|figure| *figure.lock().unwrap());
     let rank = |rank: u32| {
         format!(
             "vllm:num_requests_running{{engine=\"{rank}\"}} 0\nvllm:num_requests_waiting{{engine=\"{rank}\"}} 0\n\
@@ -89,7 +92,7 @@ fn page(began: u32) -> String {
             16_000 + rank
         )
     };
-    format!("process_start_time_seconds {}\n{}{}", 1_000 + began, rank(0), rank(1))
+    format!("process_start_time_seconds {}\n{}{}", 1_000 + began, rank(first), rank(first + 1))
 }
 
 fn chat(front: &Front, field: &str, words: &str) {
@@ -181,5 +184,20 @@ fn a_reload_makes_ranks_of_a_server_and_one_again() {
             let (status, said) = front.reload();
             assert!(status == 422 && said.contains(words), "{said}");
         }
+    });
+}
+
+/// One of several nodes with hybrid load balancing.
+#[test]
+fn ranks_that_are_numbered_from_elsewhere_are_not_advised_to_be_named() {
+    on_both(|driver| {
+        let engine = Ranks::start();
+        *engine.state.first.lock().unwrap() = 4;
+        let front = Front::start(driver, &[], &engine.config(""));
+        front.until_said("numbers them from 4");
+        front.write(&engine.config("ranks = 2\n"));
+        assert_eq!(front.reload().0, 200);
+        front.until_said("leave `ranks` out");
+        assert!(!front.has_said("`ranks = 2`"));
     });
 }

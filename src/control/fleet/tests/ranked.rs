@@ -348,3 +348,18 @@ fn the_first_rank_that_is_anywhere_speaks_for_its_server() {
     let speaks = |fleet: &Fleet| (0..5).map(|at| fleet.speaks_for_server(at)).collect::<Vec<_>>();
     assert_eq!(speaks(&fleet), [true, false, false, false, true]);
 }
+
+/// With hybrid load balancing: as many as are configured, and others.
+#[test]
+fn ranks_that_are_numbered_from_elsewhere_are_said() {
+    let is_said = |ranks: u32, first: u32, of: u32| {
+        let mut fleet = resolved(ranks, &[at(0)]);
+        let mut page = scrape::Page::of(0..if ranks > 1 { ranks as u16 } else { 0 });
+        let line = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0");
+        (first..first + of).for_each(|rank| page.line(line(rank).as_bytes()));
+        takes(&mut fleet, page, Instant::now());
+        fleet.members()[0].said_ranks
+    };
+    assert!(is_said(2, 4, 2) && is_said(2, 4, 1) && is_said(1, 4, 2));
+    assert!(!is_said(2, 0, 2) && !is_said(1, 4, 1), "one that says which of many it is");
+}
