@@ -25,6 +25,8 @@ struct State {
     metrics: Mutex<usize>,
     /// The number of its first rank.
     first: Mutex<u32>,
+    /// Tokens that each rank's cache holds beyond the usual.
+    larger: Mutex<u32>,
 }
 
 impl Ranks {
@@ -83,13 +85,13 @@ fn serve(mut wire: Wire, state: &State) {
 }
 
 fn page(state: &State) -> String {
-    let [began, first] = [&state.began, &state.first].map(|figure| *figure.lock().unwrap());
+    let [began, first, larger] = [&state.began, &state.first, &state.larger].map(|figure| *figure.lock().unwrap());
     let rank = |rank: u32| {
         format!(
             "vllm:num_requests_running{{engine=\"{rank}\"}} 0\nvllm:num_requests_waiting{{engine=\"{rank}\"}} 0\n\
              vllm:kv_cache_usage_perc{{engine=\"{rank}\"}} 0.0\n\
              vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",kv_cache_size_tokens=\"{}\",num_gpu_blocks=\"2000\"}} 1\n",
-            16_000 + rank
+            16_000 + larger + rank
         )
     };
     format!("process_start_time_seconds {}\n{}{}", 1_000 + began, rank(first), rank(first + 1))
@@ -199,5 +201,22 @@ fn ranks_that_are_numbered_from_elsewhere_are_not_advised_to_be_named() {
         assert_eq!(front.reload().0, 200);
         front.until_said("leave `ranks` out");
         assert!(!front.has_said("`ranks = 2`"));
+    });
+}
+
+/// A block of the index is 256 bytes of text, and a token four of them as long as nothing is known of its model.
+#[test]
+fn what_engines_want_of_the_index_and_have_of_it_is_counted() {
+    on_both(|driver| {
+        let engine = Ranks::start();
+        let limits = "[limits]\nindex_bytes = 1048576\n";
+        let front = Front::start(driver, &[], &(engine.config("ranks = 2\n") + limits));
+        let of_index = || ["wanted", "due"].map(|what| front.metric(&format!("warmfront_index_blocks_{what}")) as u32);
+        until("all that they want", || of_index() == [2 * 16_000 * 4 / 256; 2]);
+        *engine.state.larger.lock().unwrap() = 4_000_000;
+        until("far more", || of_index()[0] == 2 * 4_016_000 * 4 / 256);
+        let due = of_index()[1];
+        assert!((1_000..20_000).contains(&due), "{due}");
+        front.until_said(&format!("engines=2 wanted=125500 blocks={due} "));
     });
 }
