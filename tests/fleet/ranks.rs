@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::front::Front;
@@ -31,7 +32,10 @@ struct State {
 
 impl Ranks {
     fn start() -> Ranks {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Ranks::on(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn on(listener: TcpListener) -> Ranks {
         let (address, state) = (listener.local_addr().unwrap(), Arc::<State>::default());
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -219,4 +223,50 @@ fn what_engines_want_of_the_index_and_have_of_it_is_counted() {
         assert!((1_000..20_000).contains(&due), "{due}");
         front.until_said(&format!("engines=2 wanted=125500 blocks={due} "));
     });
+}
+
+/// Its name has brackets, and colons beside the one before its port, on every page and in every path.
+#[test]
+fn a_server_at_an_ipv6_address_is_called_so_everywhere() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        return crate::untested::say("what comes by IPv6, as this machine has none");
+    };
+    let engine = Ranks::on(listener);
+    let name = engine.address.to_string();
+    on_both(|driver| {
+        engine.asked();
+        let config = format!(
+            "{CONFIG}[serve]\nlisten = [\"[::1]:0\"]\nadmin = \"[::1]:0\"\n[[upstream]]\nurl = \"http://{name}\"\nranks = 2\n"
+        );
+        let front = Front::start(driver, &[], &config);
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        let ranks = [0, 1].map(|rank| format!("{name}@{rank}"));
+        assert_eq!(names(&front), ranks);
+        (0..4).for_each(|turn| chat(&front, "", &format!("{turn}")));
+        assert_eq!(engine.asked().len(), 4);
+        let requests = |rank: &String| front.metric(&format!("warmfront_endpoint_in_flight{{endpoint=\"{rank}\"}}"));
+        assert_eq!([0, 1].map(|rank| requests(&ranks[rank])), [0.0; 2]);
+        let edit = |path: &str| front.asks("POST", &format!("/endpoints/{path}"), "").0;
+        let escaped = name.replace('[', "%5B").replace(']', "%5D").replace(':', "%3A");
+        for name in [&name, &escaped] {
+            assert_eq!(edit(&format!("{name}/drain")), 200);
+            (0..2).for_each(|place| front.until_health(place, "draining"));
+            assert_eq!((edit(&format!("{name}@1/resume")), edit(&format!("{name}/resume"))), (422, 200));
+            (0..2).for_each(|place| front.until_health(place, "up"));
+        }
+        let said = |args: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_warmfront")).args(args).output().unwrap();
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+        };
+        let top = said(&["top", "--once", "--admin", &front.admin.to_string()]);
+        assert!(ranks.iter().all(|rank| top.contains(rank.as_str())), "{top}");
+        let body = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}";
+        let (status, explained) = front.asks("POST", "/explain", body);
+        assert!(status == 200 && explained.contains(&ranks[0]), "{explained}");
+    });
+    let url = format!("http://{name}");
+    let doctor = Command::new(env!("CARGO_BIN_EXE_warmfront")).args(["doctor", "--upstream", &url]).output().unwrap();
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    assert!(doctor.starts_with(&name) && doctor.contains("2 data-parallel ranks"), "{doctor}");
+    assert!(doctor.contains("kv_events = \"tcp://[::1]:5557\"") || !doctor.contains("kv_events"), "{doctor}");
 }
