@@ -60,10 +60,10 @@ impl Fleet {
         }
     }
 
-    /// Whether one that is out may be tried, once its time is over. Of a server that is out with all its ranks the first
-    /// alone: were it not back, as many requests would fail there as it has ranks. The next follows where nothing came
-    /// of that one for as long as the shortest bar, and all at once where the server is back, or nobody else serves
-    /// what it does: the first would get the work of all.
+    /// Whether one that is out may be tried, once its time is over. Of a server that is out with all its ranks the
+    /// first alone: were it not back, as many requests would fail there as it has ranks. The next follows where nothing
+    /// came of that one for as long as the shortest bar, and all at once where the server is back, or nobody else
+    /// serves what it does: the first would get the work of all.
     pub(super) fn may_be_tried(&self, at: usize, now: Instant) -> bool {
         let Some(member) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return true };
         // Else they would be tried together, once what hides it is over.
