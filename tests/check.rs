@@ -245,6 +245,21 @@ fn a_long_page_of_metrics_is_read() {
         "vllm:num_requests_running{{engine=\"0\"}} 1\nvllm:num_requests_running{{engine=\"1\"}} 1\n{known}"
     ));
     assert!(ranks.contains("2 data-parallel ranks behind this port, each with a cache of its own"), "{ranks}");
+    // Of one of several nodes, with hybrid load balancing.
+    let from = |metrics: &str, keys: &str| {
+        let url = engine_named(Duration::ZERO, None, format!("{metrics}{known}").leak());
+        let file = File::new("numbered", &format!("[[upstream]]\nurl = \"{url}\"\n{keys}"));
+        let path = file.0.join("w.toml");
+        text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout)
+    };
+    let [five, six] = [5, 6].map(|rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 1\n"));
+    let numbered = from(&(five.clone() + &six), "");
+    assert!(numbered.contains("numbered from 5") && numbered.contains("so leave it out"), "{numbered}");
+    assert!(!numbered.contains("with `ranks = 2`"), "{numbered}");
+    let configured = from(&(five.clone() + &six), "ranks = 2\n");
+    assert!(configured.contains("numbered from 5") && configured.contains("leave `ranks` out"), "{configured}");
+    let alone = from(&five, "");
+    assert!(!alone.contains("ranks"), "{alone}");
     let silent = said("python_info{version=\"3.12\"} 1\n".into());
     assert!(silent.contains("none of vLLM's or SGLang's names (take away vLLM's --disable-log-stats"), "{silent}");
     let none = said(String::new());

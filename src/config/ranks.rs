@@ -45,14 +45,15 @@ impl Upstream {
         Upstream { rank: Some(rank), kv_events, kv_replay, ..self.clone() }
     }
 
-    /// Whether both are of one server, be it another of its ranks, whatever else is said of it.
+    /// Whether both are of one server, be it another of its ranks, whatever else is said of it; a name that it has in
+    /// any case may be written out.
     pub fn is_of_server(&self, other: &Upstream) -> bool {
-        self.url == other.url && self.server() == other.server()
+        self.url == other.url && (self.name == other.name || self.server() == other.server())
     }
 
     /// Whether both are ranks of one server.
     pub fn is_beside(&self, other: &Upstream) -> bool {
-        self.rank.and(other.rank).is_some() && self.url == other.url && self.name == other.name
+        self.rank.and(other.rank).is_some() && self.is_of_server(other)
     }
 
     /// What is wrong with its ranks, in words.
@@ -97,7 +98,10 @@ mod tests {
         assert_eq!(all[1].kv_replay, "tcp://gpu-1:5601");
         assert!(all[0].is_first() && !all[1].is_first() && one.is_first());
         assert!(!all[0].is_same(&all[1]) && all[0].is_of_server(&all[1]) && all[1].is_of_server(&one));
+        let written_out = Upstream { name: "gpu-1:8000".into(), ..all[1].clone() };
+        assert!(all[0].is_beside(&written_out) && !all[0].is_beside(&one));
         let called = Upstream { name: "a".into(), ..two };
+        assert!(called.each_rank().all(|rank| !rank.is_beside(&all[0])));
         assert_eq!(called.each_rank().map(|one| one.label()).collect::<Vec<_>>(), ["a@0", "a@1"]);
         let config = Config { upstream: vec![one, called], ..Config::default() };
         assert_eq!((config.endpoints().count(), config.endpoint_count()), (3, 3));

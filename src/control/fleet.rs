@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Failure, How, Turn};
+use super::health::{Failure, How, Turn, Why};
 use super::keys::Keys;
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
@@ -178,8 +178,12 @@ impl Fleet {
                 counters.trial_over(slot);
                 turns.extend(is_back.then(|| (Arc::clone(&member.name), Turn::Anew)));
             }
+            let (was_barred, is_to_be_tried) = (tenancy.course.is_barred(), tenancy.course.is_to_be_tried());
+            if is_to_be_tried && !self.may_be_tried(at, now) {
+                continue;
+            }
             let outcome = outcomes.read(slot);
-            let may_eject = outcome.barred.is_some() && !tenancy.course.is_barred() && self.may_eject(at);
+            let may_eject = outcome.barred.is_some() && !was_barred && self.may_eject(at);
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
             let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
@@ -194,6 +198,9 @@ impl Fleet {
                 _ => {}
             }
             turns.push((Arc::clone(&member.name), turn));
+            if was_barred && matches!(turn, Turn::Ejected(Why::Drain, _)) {
+                self.end_with(at, now);
+            }
         }
         let stepped = self.step(now) | self.look_at_leaving(|slot| counters.loads().running(slot));
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
@@ -244,11 +251,7 @@ impl Fleet {
         if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
             return true;
         }
-        let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
-        let is_peer = |other: &&Member| match (&ids, other.ids()) {
-            (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
-            (ids, others) => ids.is_none() && others.is_none(),
-        };
+        let is_peer = is_peer_of(member);
         let is_out = |member: &Member| match member.health()? {
             Health::Draining | Health::Asleep => None,
             Health::Down => member.now.as_ref()?.course.is_silent().then_some(true),
@@ -256,7 +259,7 @@ impl Fleet {
         };
         let (mut there, mut out) = (0, 0);
         for ranks in self.members.chunk_by(|one, other| are_one(&one.upstream, &other.upstream)) {
-            let of_it: Vec<bool> = ranks.iter().filter(is_peer).filter_map(is_out).collect();
+            let of_it: Vec<bool> = ranks.iter().filter(&is_peer).filter_map(is_out).collect();
             let out_of_it = of_it.iter().filter(|is_out| **is_out).count();
             let is_other = ranks.iter().all(|rank| rank.place != member.place);
             there += usize::from(!of_it.is_empty());
@@ -325,6 +328,15 @@ impl Fleet {
     pub(super) fn tenancy(&mut self, place: usize, id: EndpointId) -> Option<&mut Tenancy> {
         let at = self.at(place)?;
         self.members.get_mut(at)?.now.as_mut().filter(|tenancy| tenancy.id == id)
+    }
+}
+
+/// Whether one serves any model that this one does.
+fn is_peer_of(member: &Member) -> impl Fn(&&Member) -> bool {
+    let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
+    move |other| match (&ids, other.ids()) {
+        (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
+        (ids, others) => ids.is_none() && others.is_none(),
     }
 }
 

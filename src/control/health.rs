@@ -16,6 +16,7 @@
 //! tunnel is one as it begins. All that requests said goes with the process of which they
 //! said it: another one in its place is up as soon as it answers, and starts slowly.
 
+mod failure;
 mod turn;
 
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use crate::config::Health as Rules;
 use crate::counters::{Barred, Outcome};
 use crate::fleet::{Endpoint, Health};
+pub use failure::{Failure, How};
 pub use turn::{Turn, Why};
 
 /// Share with which a slow start begins, in percent.
@@ -78,28 +80,6 @@ enum Bar {
     None,
     Until(Instant),
     Trial,
-}
-
-/// Why a probe failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// In words.
-    pub why: String,
-    /// In what way.
-    pub how: How,
-}
-
-/// In what way a probe failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    /// The kernel there refused or reset the connection.
-    Refused,
-    /// Nobody took the connection, or nothing leads there.
-    Unconnected,
-    /// It took the connection, and no answer came in time: the engine may be busy.
-    Silent,
-    /// Another answer than 200.
-    Otherwise,
 }
 
 impl Course {
@@ -252,9 +232,14 @@ impl Course {
         self.bar != Bar::None
     }
 
+    /// Whether it is out for what became of requests, and has yet to be tried.
+    pub fn is_to_be_tried(&self) -> bool {
+        matches!(self.bar, Bar::Until(_))
+    }
+
     /// Whether a bar that shards have there is news: not while it lasts, nor where it is of the process before.
     pub fn heeds_bars(&self) -> bool {
-        !matches!(self.bar, Bar::Until(_)) && self.anew.is_none()
+        !self.is_to_be_tried() && self.anew.is_none()
     }
 
     /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
@@ -354,11 +339,23 @@ impl Course {
         if self.health() == Health::Up && in_service >= self.last {
             self.row = 0;
         }
+        self.eject(why, rules, now);
+        Some(Turn::Ejected(why, self.last))
+    }
+
+    /// Twice as long as the last time in a row.
+    fn eject(&mut self, why: Why, rules: &Rules, now: Instant) {
         let doubled = rules.eject_ms.saturating_mul(1 << self.row.min(32));
         self.last = Duration::from_millis(doubled.min(rules.eject_ms_max));
         self.row = self.row.saturating_add(1);
         (self.bar, self.why) = (Bar::Until(now + self.last), Some(why));
-        Some(Turn::Ejected(why, self.last))
+    }
+
+    /// Another rank of its server was tried before it, and said that the server ends: it would have heard the same.
+    pub fn ends_with_another(&mut self, rules: &Rules, now: Instant) {
+        if matches!(self.bar, Bar::Until(end) if now >= end) {
+            self.eject(Why::Drain, rules, now);
+        }
     }
 
     /// What shards had counted at the last look.

@@ -34,6 +34,8 @@ pub struct Reading {
     pub awake: Option<bool>,
     /// Data-parallel ranks that it names, each with a cache of its own.
     pub ranks: usize,
+    /// The least of their numbers: those behind one port may count on from those behind another.
+    pub ranks_from: u64,
     /// Of one rank: tokens of prompts that the page counts for none by its number.
     pub unnamed_prompt_tokens: Option<u64>,
 }
@@ -290,6 +292,7 @@ impl Sums {
             started: self.started,
             awake: self.awake,
             ranks: self.ranks.len(),
+            ranks_from: self.ranks.first().copied().unwrap_or(0),
             unnamed_prompt_tokens: None,
         }
     }
@@ -327,6 +330,7 @@ mod tests {
                 started: Some(1.79518746168e9),
                 awake: Some(true),
                 ranks: 1,
+                ranks_from: 0,
                 unnamed_prompt_tokens: None,
             }
         );

@@ -192,7 +192,7 @@ impl Exchange {
         if let Some(leg) = self.leg.take() {
             cx.lender.charges.release(leg.admission);
         }
-        drop(self.give_up_place(cx.lender));
+        drop(self.give_up_place(cx));
         self.upload.drop_all(cx.lender);
         self.take_held_head(cx);
         self.phase = Phase::Done;
@@ -203,7 +203,7 @@ impl Exchange {
         self.deadline = None;
         self.count_end(cx);
         self.tell(end, cx);
-        if self.give_up_place(cx.lender).is_some() && !matches!(end, End::ClientLeft(_)) {
+        if self.give_up_place(cx).is_some() && !matches!(end, End::ClientLeft(_)) {
             cx.stats.count(Count::QueueUnserved);
         }
         self.count_told(cx);

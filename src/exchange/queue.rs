@@ -10,7 +10,7 @@ use super::event::Context;
 use super::kept::Kept;
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Lender, Phase, Waiting};
+use super::{Exchange, Phase, Waiting};
 use crate::config::{Cidr, Config, PriorityFirst};
 use crate::counters::queue::{Newcomer, Place, Seen, Tenant};
 use crate::counters::stats::{Count, Timing};
@@ -146,6 +146,8 @@ pub(super) struct Queued {
     prompt: Kept,
     /// What is held of its body, all of which is there.
     body_bytes: usize,
+    /// Too much is held since it came: it has yet to turn out who goes, and it counts as one who waits once others did.
+    may_go_at_once: bool,
 }
 
 impl Exchange {
@@ -206,23 +208,40 @@ impl Exchange {
             // It has looked.
             place.aims_at(newcomer.endpoint, newcomer.needs, seen);
         }
-        cx.stats.count(Count::Queued);
         let (prompt, body_bytes) = (Kept::to_choose(looked_up, cx.lender), self.upload.held.capacity());
         cx.lender.held_bytes += prompt.bytes();
         cx.lender.waiting_bytes += prompt.bytes() + body_bytes;
-        self.queued = Some(Box::new(Queued { place, prompt, body_bytes }));
+        self.queued = Some(Box::new(Queued { place, prompt, body_bytes, may_go_at_once: true }));
+        if !cx.lender.waits_too_much() {
+            self.stays_in_queue(cx);
+        }
         self.phase = Phase::Queue;
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
 
+    /// It is none of those that go for what they hold: it counts as one who waits, once.
+    pub fn stays_in_queue(&mut self, cx: &Context<'_>) {
+        if self.queued.as_deref_mut().is_some_and(|queued| std::mem::take(&mut queued.may_go_at_once)) {
+            cx.stats.count(Count::Queued);
+        }
+    }
+
     /// It may be its turn: chooses anew, and stays where it is if there is still no room.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
-        let Some(queued) = &self.queued else { return };
+        let Some(queued) = &mut self.queued else { return };
         if !queued.place.stands() {
-            cx.stats.count(Count::QueuePushedOut);
             let endpoint = queued.place.endpoint();
+            if std::mem::take(&mut queued.may_go_at_once) {
+                // It never waited.
+                drop(self.give_up_place(cx));
+                cx.stats.count(Count::QueueFull);
+                return self.refuse_for_load(refusals::QUEUE_FULL, endpoint, cx);
+            }
+            cx.stats.count(Count::QueuePushedOut);
             return self.refuse_for_load(refusals::PUSHED_OUT, endpoint, cx);
         }
+        self.stays_in_queue(cx);
+        let Some(queued) = &self.queued else { return };
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
         let looked_up = queued.prompt.lend(cx.lender);
@@ -246,7 +265,7 @@ impl Exchange {
 
     /// An endpoint was chosen, which computes so many tokens: its wait is over, if it waited at all.
     pub(super) fn leave_queue(&mut self, new: u32, choice: &Choice, cx: &mut Context<'_>) {
-        let Some(place) = self.give_up_place(cx.lender) else {
+        let Some(place) = self.give_up_place(cx) else {
             let goes = Newcomer { new, ..self.newcomer(choice, cx) };
             match self.paid {
                 None => self.paid = cx.counters.queue().passed(&goes),
@@ -272,10 +291,11 @@ impl Exchange {
     }
 
     /// Whatever comes of it, it waits no more: its place, if it had one, and its prompt is kept no longer.
-    pub(super) fn give_up_place(&mut self, lender: &mut Lender) -> Option<Place> {
-        let Queued { place, prompt, body_bytes } = *self.queued.take()?;
-        lender.held_bytes -= prompt.bytes();
-        lender.waiting_bytes -= prompt.bytes() + body_bytes;
+    pub(super) fn give_up_place(&mut self, cx: &mut Context<'_>) -> Option<Place> {
+        self.stays_in_queue(cx);
+        let Queued { place, prompt, body_bytes, .. } = *self.queued.take()?;
+        cx.lender.held_bytes -= prompt.bytes();
+        cx.lender.waiting_bytes -= prompt.bytes() + body_bytes;
         Some(place)
     }
 
@@ -300,7 +320,7 @@ impl Exchange {
     fn refuse_for_load(&mut self, refusal: crate::http::Refusal, endpoint: u16, cx: &mut Context<'_>) {
         self.waited = self.place().map(|place| place.waited(cx.now));
         // It does not stand in its own way.
-        drop(self.give_up_place(cx.lender));
+        drop(self.give_up_place(cx));
         let retry_after = Some(cx.counters.queue().wait_seconds(endpoint, cx.now));
         self.refuse(Refused { retry_after, ..refusal.into() }, cx);
     }

@@ -3,6 +3,7 @@
 //!
 //! Beyond that those go that come last, as in a queue that is full: of those that wait for the engines for which most
 //! is held, the least urgent; of these of the tenant for which most is held for its weight; of its own who came last.
+//! One that is so itself as it comes finds the queue full, and has not waited.
 //!
 //! [`Lender::waits_too_much`]: crate::exchange::Lender::waits_too_much
 
@@ -77,6 +78,11 @@ impl<D: Driver> Shard<D> {
                 place.push_out();
                 self.advance_by(key, Event::Room);
             }
+        }
+        let cx = self.desk.context();
+        for (_, key) in &lines {
+            let exchange = self.clients.get_mut(*key).and_then(|client| client.exchange.as_deref_mut());
+            exchange.into_iter().for_each(|exchange| exchange.stays_in_queue(&cx));
         }
     }
 

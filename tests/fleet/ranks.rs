@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::front::Front;
@@ -23,11 +24,18 @@ struct State {
     /// When its process began.
     began: Mutex<u32>,
     metrics: Mutex<usize>,
+    /// The number of its first rank.
+    first: Mutex<u32>,
+    /// Tokens that each rank's cache holds beyond the usual.
+    larger: Mutex<u32>,
 }
 
 impl Ranks {
     fn start() -> Ranks {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Ranks::on(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn on(listener: TcpListener) -> Ranks {
         let (address, state) = (listener.local_addr().unwrap(), Arc::<State>::default());
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -63,7 +71,7 @@ fn serve(mut wire: Wire, state: &State) {
         let body = match path {
             "/metrics" => {
                 *state.metrics.lock().unwrap() += 1;
-                page(*state.began.lock().unwrap())
+                page(state)
             }
             "/v1/models" => "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"max_model_len\":8192}]}".into(),
             "/health" => String::new(),
@@ -80,16 +88,17 @@ fn serve(mut wire: Wire, state: &State) {
     }
 }
 
-fn page(began: u32) -> String {
+fn page(state: &State) -> String {
+    let [began, first, larger] = [&state.began, &state.first, &state.larger].map(|figure| *figure.lock().unwrap());
     let rank = |rank: u32| {
         format!(
             "vllm:num_requests_running{{engine=\"{rank}\"}} 0\nvllm:num_requests_waiting{{engine=\"{rank}\"}} 0\n\
              vllm:kv_cache_usage_perc{{engine=\"{rank}\"}} 0.0\n\
              vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",kv_cache_size_tokens=\"{}\",num_gpu_blocks=\"2000\"}} 1\n",
-            16_000 + rank
+            16_000 + larger + rank
         )
     };
-    format!("process_start_time_seconds {}\n{}{}", 1_000 + began, rank(0), rank(1))
+    format!("process_start_time_seconds {}\n{}{}", 1_000 + began, rank(first), rank(first + 1))
 }
 
 fn chat(front: &Front, field: &str, words: &str) {
@@ -182,4 +191,82 @@ fn a_reload_makes_ranks_of_a_server_and_one_again() {
             assert!(status == 422 && said.contains(words), "{said}");
         }
     });
+}
+
+/// One of several nodes with hybrid load balancing.
+#[test]
+fn ranks_that_are_numbered_from_elsewhere_are_not_advised_to_be_named() {
+    on_both(|driver| {
+        let engine = Ranks::start();
+        *engine.state.first.lock().unwrap() = 4;
+        let front = Front::start(driver, &[], &engine.config(""));
+        front.until_said("numbers them from 4");
+        front.write(&engine.config("ranks = 2\n"));
+        assert_eq!(front.reload().0, 200);
+        front.until_said("leave `ranks` out");
+        assert!(!front.has_said("`ranks = 2`"));
+    });
+}
+
+/// A block of the index is 256 bytes of text, and a token four of them as long as nothing is known of its model.
+#[test]
+fn what_engines_want_of_the_index_and_have_of_it_is_counted() {
+    on_both(|driver| {
+        let engine = Ranks::start();
+        let limits = "[limits]\nindex_bytes = 1048576\n";
+        let front = Front::start(driver, &[], &(engine.config("ranks = 2\n") + limits));
+        let of_index = || ["wanted", "due"].map(|what| front.metric(&format!("warmfront_index_blocks_{what}")) as u32);
+        until("all that they want", || of_index() == [2 * 16_000 * 4 / 256; 2]);
+        *engine.state.larger.lock().unwrap() = 4_000_000;
+        until("far more", || of_index()[0] == 2 * 4_016_000 * 4 / 256);
+        let due = of_index()[1];
+        assert!((1_000..20_000).contains(&due), "{due}");
+        front.until_said(&format!("engines=2 wanted=125500 blocks={due} "));
+    });
+}
+
+/// Its name has brackets, and colons beside the one before its port, on every page and in every path.
+#[test]
+fn a_server_at_an_ipv6_address_is_called_so_everywhere() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        return crate::untested::say("what comes by IPv6, as this machine has none");
+    };
+    let engine = Ranks::on(listener);
+    let name = engine.address.to_string();
+    on_both(|driver| {
+        engine.asked();
+        let config = format!(
+            "{CONFIG}[serve]\nlisten = [\"[::1]:0\"]\nadmin = \"[::1]:0\"\n[[upstream]]\nurl = \"http://{name}\"\nranks = 2\n"
+        );
+        let front = Front::start(driver, &[], &config);
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        let ranks = [0, 1].map(|rank| format!("{name}@{rank}"));
+        assert_eq!(names(&front), ranks);
+        (0..4).for_each(|turn| chat(&front, "", &format!("{turn}")));
+        assert_eq!(engine.asked().len(), 4);
+        let requests = |rank: &String| front.metric(&format!("warmfront_endpoint_in_flight{{endpoint=\"{rank}\"}}"));
+        assert_eq!([0, 1].map(|rank| requests(&ranks[rank])), [0.0; 2]);
+        let edit = |path: &str| front.asks("POST", &format!("/endpoints/{path}"), "").0;
+        let escaped = name.replace('[', "%5B").replace(']', "%5D").replace(':', "%3A");
+        for name in [&name, &escaped] {
+            assert_eq!(edit(&format!("{name}/drain")), 200);
+            (0..2).for_each(|place| front.until_health(place, "draining"));
+            assert_eq!((edit(&format!("{name}@1/resume")), edit(&format!("{name}/resume"))), (422, 200));
+            (0..2).for_each(|place| front.until_health(place, "up"));
+        }
+        let said = |args: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_warmfront")).args(args).output().unwrap();
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+        };
+        let top = said(&["top", "--once", "--admin", &front.admin.to_string()]);
+        assert!(ranks.iter().all(|rank| top.contains(rank.as_str())), "{top}");
+        let body = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}";
+        let (status, explained) = front.asks("POST", "/explain", body);
+        assert!(status == 200 && explained.contains(&ranks[0]), "{explained}");
+    });
+    let url = format!("http://{name}");
+    let doctor = Command::new(env!("CARGO_BIN_EXE_warmfront")).args(["doctor", "--upstream", &url]).output().unwrap();
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    assert!(doctor.starts_with(&name) && doctor.contains("2 data-parallel ranks"), "{doctor}");
+    assert!(doctor.contains("kv_events = \"tcp://[::1]:5557\"") || !doctor.contains("kv_events"), "{doctor}");
 }

@@ -364,7 +364,8 @@ fn a_full_queue_says_when_to_come_back() {
 #[test]
 fn who_holds_most_of_what_waits_is_told_to_come_again() {
     let long = |stage: &Stage, fields: &str| {
-        let before = stage.front.count(Count::Queued);
+        let came = || stage.front.count(Count::Queued) + stage.front.count(Count::QueueFull);
+        let before = came();
         let (words, more) = ("word ".repeat(640), "x".repeat(60_000));
         let body = format!(r#"{{"metadata":"{more}","messages":[{{"role":"user","content":"{words}"}}]}}"#);
         let mut client = stage.front.connect();
@@ -372,7 +373,7 @@ fn who_holds_most_of_what_waits_is_told_to_come_again() {
         client.send(format!(
             "POST /v1/chat/completions HTTP/1.1\r\nHost: f\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
         ));
-        stage.front.until("it has come", |front| front.count(Count::Queued) > before);
+        stage.front.until("it has come", |_| came() > before);
         client
     };
     let mut config = Config::default();
@@ -393,15 +394,18 @@ fn who_holds_most_of_what_waits_is_told_to_come_again() {
     is_full(2);
     let told = ours[1].reply();
     assert!(told.status == 429 && told.head.get("retry-after").is_some(), "{}", told.text());
+    // It comes last itself: it has not waited, and nobody took its place.
+    let queued = stage.front.count(Count::Queued);
     assert_eq!(long(&stage, "x-tenant: d\r\nx-warmfront-priority: 5\r\n").reply().status, 429);
+    assert_eq!((stage.front.count(Count::Queued), stage.front.count(Count::QueueFull)), (queued, 1));
     let urgent = long(&stage, "x-tenant: c\r\nx-warmfront-priority: -5\r\n");
-    is_full(4);
+    is_full(3);
     // Who leaves makes room, and so does a reload take it.
     urgent.reset();
     stage.front.until("it has left", |_| stage.waiting() == 2);
     config.limits.budget_bytes = 140_000;
     stage.front.published.publish_rules(Rules::from(&config));
-    stage.front.until("one is left", |_| (stage.waiting(), stage.pushed_out()) == (1, 5));
+    stage.front.until("one is left", |_| (stage.waiting(), stage.pushed_out()) == (1, 4));
     drop((ours, third));
     stage.settles();
 }

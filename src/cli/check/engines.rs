@@ -226,7 +226,7 @@ impl Asked<'_> {
             found.push(unread(format!("/metrics has none of vLLM's or SGLang's names ({flags})")));
             return Some(reading);
         }
-        found.extend(self.ranks(reading.ranks, ranks));
+        found.extend(self.ranks(&reading, ranks));
         if reading.prefix_caching == Some(false) {
             // vLLM does wherever its model can; to force it on others may end it.
             let words = "prefix caching is off: no request can find a warm cache; take away --no-enable-prefix-caching \
@@ -244,9 +244,19 @@ impl Asked<'_> {
     }
 
     /// Whether it has as many ranks as are `configured`, where it names some.
-    fn ranks(&self, ranks: usize, configured: u32) -> Option<Finding> {
+    fn ranks(&self, reading: &Reading, configured: u32) -> Option<Finding> {
+        let (ranks, from) = (reading.ranks, reading.ranks_from);
         let words = match configured as usize {
-            configured if ranks == configured || ranks == 0 => return None,
+            configured if ranks == 0 || (ranks, configured) == (1, 1) => return None,
+            1 if from > 0 => format!(
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own and numbered from {from}: it spreads \
+                 requests itself, and most prompts are not at the rank that holds them; `ranks` counts from 0, so leave it out"
+            ),
+            configured if from > 0 => format!(
+                "its data-parallel ranks are numbered from {from}, where `ranks = {configured}` counts from 0: it refuses what names \
+                 one that it has not; leave `ranks` out"
+            ),
+            configured if ranks == configured => return None,
             1 => format!(
                 "{ranks} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
                  prompts are not at the rank that holds them; with `ranks = {ranks}` each is chosen by itself"

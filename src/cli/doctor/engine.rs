@@ -235,7 +235,7 @@ impl Asking {
         let is_heard = tokenizer::is_needed(&manner.config, &ids);
         found.extend(page.cache(kind, &own, generates, is_heard));
         found.push(page.metrics(kind));
-        found.push(load::several(ranks, upstream.ranks));
+        found.push(load::several(ranks, page.reading.ranks_from, upstream.ranks));
         let known = Known { kind, ranks, host: &examined.host, computed, is_heard, is_believed };
         found.extend(events::findings(&sources, &heard, known).await);
         found.push(cached);

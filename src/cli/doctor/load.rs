@@ -107,12 +107,27 @@ impl Page {
     }
 }
 
-/// Ranks behind one port, each of which is chosen by itself where `ranks` of its `[[upstream]]` says so.
-pub(super) fn several(ranks: usize, configured: u32) -> Finding {
+/// Ranks behind one port, each of which is chosen by itself where `ranks` of its `[[upstream]]` says so. `from`: the
+/// number that it gives the first.
+pub(super) fn several(ranks: usize, from: u64, configured: u32) -> Finding {
     const SUBJECT: &str = "ranks";
     let most = RANKS_MAX as usize;
     match (ranks, configured as usize) {
         (0 | 1, 1) => Finding::good(SUBJECT, "one behind this port"),
+        (_, 1) if from > 0 => Finding::advice(
+            SUBJECT,
+            format!(
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own and numbered from {from}: the engine\n\
+                 spreads requests itself, and mostly not to the rank that has the prompt. `ranks` counts from 0: leave it out"
+            ),
+        ),
+        (_, configured) if from > 0 => Finding::advice(
+            SUBJECT,
+            format!(
+                "numbered from {from} behind this port, where `ranks = {configured}` counts from 0: the engine refuses what names one\n\
+                 that it has not. Leave `ranks` out"
+            ),
+        ),
         (_, 1) if ranks > most => Finding::advice(
             SUBJECT,
             format!(
@@ -213,14 +228,22 @@ mod tests {
 
     #[test]
     fn several_ranks_are_told_of() {
-        let two = several(2, 1);
+        let two = several(2, 0, 1);
         assert!(two.mark == Mark::Advice && two.words.starts_with("2 data-parallel ranks"), "{two:?}");
         assert!(two.words.contains("ranks = 2 "), "{two:?}");
-        let many = several(usize::MAX, 1);
+        let many = several(usize::MAX, 0, 1);
         assert!(many.mark == Mark::Advice && !many.words.contains("ranks = "), "{many:?}");
-        let other = several(1, 2);
+        let other = several(1, 0, 2);
         assert!(other.mark == Mark::Advice && other.words.ends_with("Write ranks = 1 below its `url`"), "{other:?}");
-        assert_eq!([several(0, 1), several(1, 1), several(2, 2)].map(|found| found.mark), [Mark::Good; 3]);
-        assert_eq!(several(0, 2).mark, Mark::Unknown);
+        assert_eq!(
+            [several(0, 0, 1), several(1, 0, 1), several(2, 0, 2), several(1, 4, 1)].map(|found| found.mark),
+            [Mark::Good; 4]
+        );
+        assert_eq!(several(0, 0, 2).mark, Mark::Unknown);
+        for configured in [1, 2, 4] {
+            let on = several(2, 4, configured);
+            assert!(on.mark == Mark::Advice && on.words.contains("numbered from 4"), "{on:?}");
+            assert!(on.words.to_lowercase().contains("leave ") && !on.words.contains("Write"), "{on:?}");
+        }
     }
 }

@@ -195,7 +195,8 @@ mod tests {
             let of = |index_bytes| caches(&config(Policy::Precise, index_bytes), &engines, Unit::Steps);
             let small = of(1 << 20);
             assert_ne!(small.claims, small.due);
-            assert!(small.fill().is_some_and(|fill| fill.wanted > fill.due));
+            let capacity: u64 = capacities(&small, &engines).into_iter().map(u64::from).sum();
+            assert!(small.fill().is_some_and(|fill| fill.wanted > fill.due && fill.due == capacity));
             let bytes = small.bytes_for_all().unwrap();
             let (enough, less) = (of(bytes), of(bytes / 8 * 7));
             assert_eq!((&enough.claims, enough.bytes_for_all()), (&enough.due, Some(bytes)));

@@ -36,8 +36,10 @@ impl Fleet {
     /// An engine's `/v1/models` was read, or was not. Whether shards must know.
     pub fn learnt(&mut self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) -> bool {
         let is_there =
-            |member: &&mut Member| member.place == place && member.now.as_ref().is_some_and(|tenancy| tenancy.id == id);
-        let Some(member) = self.members.iter_mut().find(is_there) else { return false };
+            |member: &Member| member.place == place && member.now.as_ref().is_some_and(|tenancy| tenancy.id == id);
+        let Some(at) = self.members.iter().position(is_there) else { return false };
+        let speaks = self.speaks_for_server(at);
+        let member = &mut self.members[at];
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
@@ -47,7 +49,7 @@ impl Fleet {
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
                 let lists_others_now = !std::mem::replace(&mut member.lists_others, true);
                 changed |= lists_others_now;
-                if lists_others_now && member.upstream.is_first() {
+                if lists_others_now && speaks {
                     tracing::warn!(
                         engine = %member.upstream.server(),
                         "lists none of its `models`, of which it listed some before: it gets no requests beside others"
@@ -73,7 +75,7 @@ impl Fleet {
         }
         if changed {
             self.answer = models::merged(&self.members);
-            before.iter().for_each(|before| self.say_joined(place, before));
+            before.iter().filter(|_| speaks).for_each(|before| self.say_joined(place, before));
         }
         changed
     }
@@ -108,8 +110,7 @@ impl Fleet {
         let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
         let theirs: HashSet<&str> = others.flat_map(Member::bases).collect();
         let before: HashSet<&str> = before.cards.iter().map(|card| &*card.id).collect();
-        // Once for all ranks of a server.
-        if !member.upstream.models.is_empty() || !member.upstream.is_first() {
+        if !member.upstream.models.is_empty() {
             return;
         }
         // Adapters come and go.

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::Fleet;
+use super::{Fleet, is_peer_of};
 use crate::control::member::Member;
 use crate::control::scrape::Reading;
 use crate::counters::{Barred, Outcomes};
-use crate::fleet::EndpointId;
+use crate::fleet::{EndpointId, Health};
 
 /// Where a server is, and which endpoints its ranks are there: one, unless each of several is chosen by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,39 @@ impl Fleet {
                 let others = self.of_server(member).filter_map(|other| other.now.as_ref());
                 others.for_each(|other| _ = outcomes.bar(other.id.slot));
             }
+        }
+    }
+
+    /// Whether one that is out may be tried, once its time is over. Of a server that is out with all its ranks the
+    /// first alone: were it not back, as many requests would fail there as it has ranks. The next follows where nothing
+    /// came of that one for as long as the shortest bar, and all at once where the server is back, or nobody else
+    /// serves what it does: the first would get the work of all.
+    pub(super) fn may_be_tried(&self, at: usize, now: Instant) -> bool {
+        let Some(member) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return true };
+        // Else they would be tried together, once what hides it is over.
+        if member.health() != Some(Health::Ejected) {
+            return false;
+        }
+        let patience = Duration::from_millis(self.config.health.eject_ms);
+        let is_on_trial = |other: &Member| {
+            let course = other.now.as_ref().map(|tenancy| &tenancy.course);
+            other.health() == Some(Health::Trial)
+                && course.is_some_and(|course| now.saturating_duration_since(course.since()) < patience)
+        };
+        let serves = |other: &Member| matches!(other.health(), Some(Health::Unknown | Health::Up));
+        let elsewhere = || self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
+        !self.of_server(member).any(is_on_trial)
+            || self.of_server(member).any(serves)
+            || !elsewhere().filter(is_peer_of(member)).any(serves)
+    }
+
+    /// A rank on trial said that its server ends: those that were to be tried behind it wait as it does.
+    pub(super) fn end_with(&mut self, at: usize, now: Instant) {
+        let config = Arc::clone(&self.config);
+        let Some(tried) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return };
+        for place in self.ranks(tried.place) {
+            let other = self.at(place).and_then(|at| self.members.get_mut(at)?.now.as_mut());
+            other.into_iter().for_each(|tenancy| tenancy.course.ends_with_another(&config.health, now));
         }
     }
 
@@ -118,6 +151,14 @@ impl Fleet {
     pub(super) fn address_of_first(&self, member: &Member) -> Option<SocketAddr> {
         member.upstream.rank?;
         self.of_server(member).find_map(|other| Some(other.now.as_ref()?.address))
+    }
+
+    /// Whether the log is told by this one what it is to be told once for all ranks of a server: by the first of them
+    /// that is anywhere, which stand side by side.
+    pub(super) fn speaks_for_server(&self, at: usize) -> bool {
+        let (before, here) = self.members.split_at(at);
+        let is_beside = |other: &&Member| here.first().is_some_and(|member| other.upstream.is_beside(&member.upstream));
+        before.iter().rev().take_while(is_beside).all(|other| other.now.is_none())
     }
 
     fn of_server<'f>(&'f self, member: &'f Member) -> impl Iterator<Item = &'f Member> {

@@ -17,10 +17,7 @@ pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 /// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
 /// before, which told when it began, and no new one.
 fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
-    if !member.upstream.is_first() {
-        return;
-    }
-    let (ranks, configured) = (reading.ranks, member.upstream.ranks);
+    let (ranks, from, configured) = (reading.ranks, reading.ranks_from, member.upstream.ranks);
     if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
         tracing::warn!(
             engine = &*member.name,
@@ -28,11 +25,27 @@ fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
         );
     }
     // One that names none may be without figures.
-    if ranks.max(1) == configured as usize || ranks == 0 || std::mem::replace(&mut member.said_ranks, true) {
+    let is_as_configured = ranks.max(1) == configured as usize && (from == 0 || configured == 1);
+    if is_as_configured || ranks == 0 || std::mem::replace(&mut member.said_ranks, true) {
         return;
     }
     let engine = &*member.upstream.server();
-    if configured == 1 {
+    if from > 0 && configured == 1 {
+        tracing::warn!(
+            engine,
+            ranks,
+            from,
+            "this engine has several data-parallel ranks, each with a cache of its own, behind one port, and numbers them from {from}, as with hybrid load balancing: it spreads requests itself, so that a prompt is mostly not at the rank that holds it; `ranks` counts from 0, so leave it out, and give each rank a port of its own to have it chosen by itself"
+        );
+    } else if from > 0 {
+        tracing::warn!(
+            engine,
+            ranks,
+            from,
+            configured,
+            "this engine numbers its data-parallel ranks from {from}, as with hybrid load balancing, and `ranks` of its [[upstream]] counts from 0: it refuses what is sent to those that it does not have; leave `ranks` out"
+        );
+    } else if configured == 1 {
         tracing::warn!(
             engine,
             ranks,
@@ -58,6 +71,7 @@ impl Fleet {
         now: Instant,
     ) -> bool {
         let Some(at) = self.at(place) else { return false };
+        let speaks = self.speaks_for_server(at);
         let member = &mut self.members[at];
         let Some(tenancy) = member.now.as_mut().filter(|tenancy| tenancy.id == id) else { return false };
         member.scrape_failures += u64::from(read.is_err());
@@ -81,7 +95,9 @@ impl Fleet {
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
         let capacity = tenancy.unit.tokens(&reading);
-        say_who_is_there(member, &reading, another && !anew && began.is_some());
+        if speaks {
+            say_who_is_there(member, &reading, another && !anew && began.is_some());
+        }
         if anew {
             self.begin_anew(place, id, capacity, now);
         } else if emptied {

@@ -67,7 +67,8 @@ impl Page {
                 // There it writes the sum of all for each of them.
                 sums.blocks = sums.blocks.map(|blocks| blocks / named);
             }
-            Reading { engine: whole.engine, started: whole.started, ranks: whole.ranks, ..sums.reading() }
+            let (ranks, ranks_from) = (whole.ranks, whole.ranks_from);
+            Reading { engine: whole.engine, started: whole.started, ranks, ranks_from, ..sums.reading() }
         };
         if ranks.is_empty() {
             return vec![whole];

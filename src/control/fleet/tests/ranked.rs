@@ -99,21 +99,75 @@ fn a_rank_that_comes_later_is_where_the_others_are() {
 fn a_server_that_ends_says_so_for_all_its_ranks() {
     let (counters, now) = (Counters::leak(), Instant::now());
     let mut fleet = resolved(2, &[at(0)]);
-    for place in 0..3 {
-        let (id, _) = fleet.target(place).unwrap();
-        fleet.probed(place, id, Ok(()), now);
+    all_up(&mut fleet, now);
+    fleet.look(counters, now);
+    counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
+    fleet.look(counters, now);
+    assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
+}
+
+/// As many requests as it has ranks would fail there, were it not back.
+#[test]
+fn a_server_that_was_out_is_tried_by_one_of_its_ranks_where_others_serve() {
+    let (ejected, trial, up) = (Health::Ejected, Health::Trial, Health::Up);
+    let (counters, mut now) = (Counters::leak(), Instant::now());
+    let mut fleet = resolved(3, &[at(0)]);
+    all_up(&mut fleet, now);
+    fleet.look(counters, now);
+    let look = |fleet: &mut Fleet, now: Instant| {
+        fleet.look(counters, now);
+        health(fleet)
+    };
+    counters.outcomes().bar(1);
+    assert_eq!(look(&mut fleet, now), [ejected, ejected, ejected, up]);
+    let first = Duration::from_millis(fleet.config.health.eject_ms);
+    now += first;
+    (0..2).for_each(|_| assert_eq!(look(&mut fleet, now), [trial, ejected, ejected, up]));
+    // It still ends: nobody else of it is tried before that one is again.
+    counters.outcomes().bar(0);
+    assert_eq!(look(&mut fleet, now), [ejected, ejected, ejected, up]);
+    now += 2 * first - Duration::from_millis(1);
+    assert_eq!(look(&mut fleet, now), [ejected, ejected, ejected, up]);
+    now += Duration::from_millis(1);
+    assert_eq!(look(&mut fleet, now), [trial, ejected, ejected, up]);
+    // It fails otherwise, which may be this rank's own fault: the next is tried.
+    counters.outcomes().fault(0);
+    assert_eq!(look(&mut fleet, now), [ejected, trial, ejected, up]);
+    // No request comes by that one.
+    assert_eq!(look(&mut fleet, now + first - Duration::from_millis(1)), [ejected, trial, ejected, up]);
+    now += first;
+    assert_eq!(look(&mut fleet, now), [ejected, trial, trial, up]);
+    counters.outcomes().good(2);
+    assert_eq!(look(&mut fleet, now), [ejected, trial, up, up]);
+    // Once it is back, all whose time is over are tried.
+    counters.outcomes().fault(1);
+    assert_eq!(look(&mut fleet, now), [ejected, ejected, up, up]);
+    assert_eq!(look(&mut fleet, now + 20 * first), [trial, trial, up, up]);
+}
+
+/// The first would get the work of all.
+#[test]
+fn a_server_that_was_out_is_tried_by_all_its_ranks_where_nobody_else_serves() {
+    for beside in [Health::Draining, Health::Ejected, Health::Up] {
+        let (counters, now) = (Counters::leak(), Instant::now());
+        let mut config = server(3);
+        config.upstream[1].drain = beside == Health::Draining;
+        // Who serves other models is nobody else.
+        config.upstream[0].models = vec!["a".into()];
+        config.upstream[1].models = vec![if beside == Health::Up { "b".into() } else { "a".into() }];
+        let mut fleet = resolved(3, &[at(0)]);
+        fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), now);
+        all_up(&mut fleet, now);
+        fleet.look(counters, now);
+        counters.outcomes().bar(1);
+        if beside == Health::Ejected {
+            counters.outcomes().bar(3);
+        }
+        fleet.look(counters, now);
+        assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Ejected, beside]);
+        fleet.look(counters, now + Duration::from_millis(fleet.config.health.eject_ms));
+        assert_eq!(health(&fleet)[..3], [Health::Trial; 3], "{beside:?}");
     }
-    fleet.look(counters, now);
-    counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
-    fleet.look(counters, now);
-    assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
-    // Then each is tried again by itself, until one of them says so once more.
-    let later = now + Duration::from_millis(fleet.config.health.eject_ms + 1);
-    (0..2).for_each(|_| _ = fleet.look(counters, later));
-    assert_eq!(health(&fleet), [Health::Trial, Health::Trial, Health::Up]);
-    counters.outcomes().bar(fleet.target(1).unwrap().0.slot);
-    fleet.look(counters, later);
-    assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up]);
 }
 
 /// A page came that tells of all ranks of the first server.
@@ -273,4 +327,39 @@ fn a_server_is_asked_for_its_models_no_more_often_for_its_ranks() {
     assert!(!rung([1, 1, 0], 40) && !rung([1, 1, 1], 900), "once a second");
     assert!(rung([1, 1, 1], 1_020), "it is not forgotten meanwhile");
     assert!(!rung([1, 1, 1], 5_000));
+}
+
+/// Where every slot is taken, the first of them may be nowhere.
+#[test]
+fn the_first_rank_that_is_anywhere_speaks_for_its_server() {
+    let now = Instant::now();
+    let mut fleet = Fleet::new(Arc::new(server(4)), Vec::new(), Arc::default());
+    (1..4).for_each(|place| _ = fleet.resolved(place, vec![at(0)], now));
+    let mut page = scrape::Page::of(0..4);
+    (0..2).for_each(|rank| page.line(format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0").as_bytes()));
+    let readings = page.readings();
+    for place in [3, 1, 2] {
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.scraped(place, id, Ok((readings[place].clone(), Ours::default())), now);
+    }
+    let said: Vec<bool> = fleet.members().iter().map(|member| member.said_ranks).collect();
+    assert_eq!(said, [false, true, false, false, false]);
+    fleet.resolved(0, vec![at(0)], now);
+    let speaks = |fleet: &Fleet| (0..5).map(|at| fleet.speaks_for_server(at)).collect::<Vec<_>>();
+    assert_eq!(speaks(&fleet), [true, false, false, false, true]);
+}
+
+/// With hybrid load balancing: as many as are configured, and others.
+#[test]
+fn ranks_that_are_numbered_from_elsewhere_are_said() {
+    let is_said = |ranks: u32, first: u32, of: u32| {
+        let mut fleet = resolved(ranks, &[at(0)]);
+        let mut page = scrape::Page::of(0..if ranks > 1 { ranks as u16 } else { 0 });
+        let line = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0");
+        (first..first + of).for_each(|rank| page.line(line(rank).as_bytes()));
+        takes(&mut fleet, page, Instant::now());
+        fleet.members()[0].said_ranks
+    };
+    assert!(is_said(2, 4, 2) && is_said(2, 4, 1) && is_said(1, 4, 2));
+    assert!(!is_said(2, 0, 2) && !is_said(1, 4, 1), "one that says which of many it is");
 }
