@@ -472,8 +472,8 @@ struct Canonical<'p> {
 }
 
 /// The hash of canonical bytes: of blocks of 256, the last one filled up with zeros to whole pairs of words. Each word
-/// goes to one of four lanes, in turns: as the product of its halves, once a key is laid upon it, and as it is to the
-/// other lane of the pair. A block's lanes are joined with what all blocks before it came to.
+/// goes to one of four lanes, in turns: as the product of its halves, once a key is laid upon it, and to the other lane of
+/// the pair as it is, turned by a byte more in each round. A block's lanes are joined with what all blocks before it came to.
 fn hashed(bytes: &[u8]) -> u64 {
     let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
@@ -487,7 +487,7 @@ fn hashed(bytes: &[u8]) -> u64 {
             let keyed = word ^ key(place as u64);
             let (own, other) = (place % 4, [1, 0, 3, 2][place % 4]);
             lanes[own] = lanes[own].wrapping_add((keyed % (1 << 32)) * (keyed / (1 << 32)));
-            lanes[other] = lanes[other].wrapping_add(word);
+            lanes[other] = lanes[other].wrapping_add(word.rotate_left(8 * (place as u32 / 4)));
         }
         length += block.len() as u64;
         let (one, three) = (lanes[0].wrapping_add(before), lanes[2].wrapping_add(before.rotate_left(32)));

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::lanes::{Keys, Step, Sums};
+use super::super::lanes::{ROUND, Rounds, Step, Sums};
 use super::BLOCK;
 use super::wide::{IDS, Isa, low_bits, starts};
 use super::words::{self, LETTERS, STAND_FOR, kept};
@@ -185,9 +185,9 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn added(self, sums: Sums, step: &Step, keys: &Keys) -> Sums {
+    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
         // SAFETY: see above.
-        unsafe { added(sums, step, keys) }
+        unsafe { added(sums, step, rounds) }
     }
 }
 
@@ -262,25 +262,22 @@ impl Avx2 {
 ///
 /// The CPU has AVX2, and what this is inlined into is compiled with it.
 #[inline(always)]
-pub(super) unsafe fn added(sums: Sums, step: &Step, keys: &Keys) -> Sums {
-    let (halves, keys) = (step.as_chunks::<32>().0, keys.as_chunks::<4>().0);
+pub(super) unsafe fn added(sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
     // SAFETY: as the caller says; loads and stores go through references to as many bytes as they touch.
     unsafe {
         let mut lanes = _mm256_loadu_si256(sums.as_ptr().cast());
-        for (words, keys) in halves.iter().zip(keys) {
+        for (words, round) in step.as_chunks::<ROUND>().0.iter().zip(rounds) {
             let words = _mm256_loadu_si256(words.as_ptr().cast());
-            let keyed = _mm256_xor_si256(words, _mm256_loadu_si256(keys.as_ptr().cast()));
+            let keyed = _mm256_xor_si256(words, _mm256_loadu_si256(round.keys.as_ptr().cast()));
+            let beside = _mm256_shuffle_epi8(words, _mm256_loadu_si256(round.beside.as_ptr().cast()));
             let products = _mm256_mul_epu32(keyed, _mm256_srli_epi64::<32>(keyed));
-            lanes = _mm256_add_epi64(lanes, _mm256_add_epi64(products, _mm256_shuffle_epi32::<BESIDE>(words)));
+            lanes = _mm256_add_epi64(lanes, _mm256_add_epi64(products, beside));
         }
         let mut sums = [0; 4];
         _mm256_storeu_si256(sums.as_mut_ptr().cast(), lanes);
         sums
     }
 }
-
-/// Of the words of a pair the other.
-const BESIDE: i32 = 0b01_00_11_10;
 
 super::table::kernel!("avx2", Avx2, is_x86_feature_detected, ["avx2", "bmi1", "bmi2", "lzcnt", "popcnt", "pclmulqdq"]);
 

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::lanes::{Keys, Step, Sums};
+use super::super::lanes::{Rounds, Step, Sums};
 use super::BLOCK;
 use super::escape::{HEX, PLAIN};
 use super::wide::{IDS, Isa, low_bits, starts};
@@ -143,9 +143,9 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn added(self, sums: Sums, step: &Step, keys: &Keys) -> Sums {
+    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
         // SAFETY: see above.
-        unsafe { super::avx2::added(sums, step, keys) }
+        unsafe { super::avx2::added(sums, step, rounds) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
-use super::super::lanes::{Keys, Lanes, Step, Sums, added};
+use super::super::lanes::{Lanes, Rounds, Step, Sums, added};
 use super::escape::unicode_escape;
 use super::{BLOCK, Skip, portable, words};
 use crate::limits::BLOCK_BYTES;
@@ -55,8 +55,8 @@ pub trait Isa: Copy {
     }
     /// See [`added`].
     #[inline(always)]
-    fn added(self, sums: Sums, step: &Step, keys: &Keys) -> Sums {
-        added(sums, step, keys)
+    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
+        added(sums, step, rounds)
     }
 }
 
@@ -283,9 +283,9 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
 pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
     let blocks = if I::ADDS_AT_ONCE && !steps && lanes.ends() { bytes.len() / BLOCK_BYTES } else { 0 };
     let (whole, rest) = bytes.split_at(blocks * BLOCK_BYTES);
-    lanes.take_blocks(whole, slots, |sums, step, keys| isa.added(sums, step, keys));
+    lanes.take_blocks(whole, slots, |sums, step, rounds| isa.added(sums, step, rounds));
     let slots = slots.get_mut(blocks..).unwrap_or_default();
-    lanes.take_steps(rest, steps, slots, |sums, step, keys| isa.added(sums, step, keys));
+    lanes.take_steps(rest, steps, slots, |sums, step, rounds| isa.added(sums, step, rounds));
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.
