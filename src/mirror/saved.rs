@@ -229,10 +229,10 @@ fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
 
 /// A link that changes when links are made in another way.
 fn sample() -> u64 {
+    // All different, so that their places tell.
+    let bytes: [u8; BLOCK_BYTES + STEP_BYTES] = std::array::from_fn(|at| at as u8);
     let mut link = 0;
-    Cut::default().push(MAGIC.len() as u64, &[0x5a; BLOCK_BYTES + STEP_BYTES], |step| {
-        link ^= step.link.rotate_left(step.at as u32)
-    });
+    Cut::default().push(MAGIC.len() as u64, &bytes, |step| link ^= step.link.rotate_left(step.at as u32));
     link
 }
 

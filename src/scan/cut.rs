@@ -100,7 +100,9 @@ mod tests {
         for run in [1, 5, 31, 32, 33, 64, 100, 256, 1_000, 5_000] {
             let (mut cut, mut steps) = (Cut::default(), Vec::new());
             bytes.chunks(run).for_each(|run| cut.push(7, run, |step| steps.push(step)));
-            assert_eq!(cut.bytes(), bytes.len() as u64);
+            let mut at_once = Cut::default();
+            at_once.push(7, &bytes, |_| {});
+            assert_eq!((cut, cut.bytes()), (at_once, bytes.len() as u64));
             let ends: Vec<u64> = steps.iter().map(|step| step.at).collect();
             assert_eq!(ends, (1..=bytes.len() / STEP_BYTES).map(|n| (n * STEP_BYTES) as u64).collect::<Vec<_>>());
             let blocks = steps.iter().filter(|step| step.at.is_multiple_of(BLOCK_BYTES as u64));
@@ -115,6 +117,7 @@ mod tests {
             let (mut cut, mut whole, mut steps) = (Cut::default(), Vec::new(), Vec::new());
             cut.push(7, &bytes[..at], |step| whole.push(step));
             steps.clone_from(&whole);
+            assert!(cut.rest[usize::from(cut.left)..].iter().all(|byte| *byte == 0), "zeros behind {at}");
             let mut again = Cut::from_bytes(&cut.to_bytes()).unwrap();
             assert_eq!(again, cut);
             cut.push(7, &bytes[at..], |step| whole.push(step));
@@ -122,6 +125,25 @@ mod tests {
             assert_eq!((again, steps), (cut, whole));
         }
         assert_eq!(Cut::from_bytes(&[0xff; Cut::BYTES]), None, "its bytes would be more than a count holds");
+    }
+
+    /// A saved file may say anything: what could not go on is not taken.
+    #[test]
+    fn what_was_never_pushed_is_not_taken() {
+        let written = |bytes: u64, left: u8| {
+            let mut written = Cut::default().to_bytes();
+            written[..8].copy_from_slice(&bytes.to_le_bytes());
+            written[Cut::BYTES - 1] = left;
+            Cut::from_bytes(&written)
+        };
+        for (bytes, left) in [(1 << 48, 0), (u64::MAX - 15, 15), (1, 0), (15, 15), (17, 0), (0, 16), (64, 255)] {
+            assert_eq!(written(bytes, left), None, "{bytes} and {left}");
+        }
+        for (bytes, left) in [((1 << 48) - 16, 15), (16, 0), (240, 15)] {
+            let mut cut = written(bytes, left).unwrap();
+            cut.push(7, &[0x5a; 1_000], |_| {});
+            assert_eq!(cut.bytes(), bytes + u64::from(left) + 1_000);
+        }
     }
 
     #[test]

@@ -232,6 +232,9 @@ mod tests {
             for run in bytes.chunks(run) {
                 digest.update(run);
                 taken += run.len();
+                if taken % 5 == 0 {
+                    digest.flush();
+                }
                 let mut prefixes = Vec::new();
                 if taken % 3 == 0 || taken == bytes.len() {
                     prefixes.extend(digest.prefixes());
