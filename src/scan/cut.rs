@@ -115,7 +115,7 @@ mod tests {
         let bytes: Vec<u8> = (0..1_000u32).map(|n| ((n * n) >> 3) as u8).collect();
         for at in [0, 1, 31, 32, 63, 64, 100, 640] {
             let (mut cut, mut whole, mut steps) = (Cut::default(), Vec::new(), Vec::new());
-            cut.push(7, &bytes[..at], |step| whole.push(step));
+            bytes[..at].chunks(5).for_each(|run| cut.push(7, run, |step| whole.push(step)));
             steps.clone_from(&whole);
             assert!(cut.rest[usize::from(cut.left)..].iter().all(|byte| *byte == 0), "zeros behind {at}");
             let mut again = Cut::from_bytes(&cut.to_bytes()).unwrap();
