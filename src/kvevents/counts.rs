@@ -29,8 +29,6 @@ pub struct Counts {
     pub batches: u64,
     /// Batches that came by a replay.
     pub replayed: u64,
-    /// Messages that were known already.
-    pub duplicates: u64,
     /// Messages that are not three frames with a topic of ours and a number, answers that are none,
     /// ranks beyond the bound.
     pub refused: u64,
@@ -71,7 +69,6 @@ impl Counts {
             messages,
             batches,
             replayed,
-            duplicates,
             refused,
             malformed,
             unknown_events,
@@ -94,7 +91,6 @@ impl Counts {
         self.messages += messages;
         self.batches += batches;
         self.replayed += replayed;
-        self.duplicates += duplicates;
         self.refused += refused;
         self.malformed += malformed;
         self.unknown_events += unknown_events;

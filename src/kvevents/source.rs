@@ -256,7 +256,6 @@ impl Source {
                 Some(News::Live)
             }
             Verdict::Duplicate => {
-                self.counts.duplicates += 1;
                 self.pending = None;
                 None
             }

@@ -9,26 +9,34 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family};
 use crate::control::hearing::Figures;
-use crate::mirror;
 
 type Count = fn(&Figures) -> u64;
-type Mirrored = fn(&mirror::Counts) -> u64;
 type Figure = fn(&Figures) -> Option<f64>;
 
+/// Why a connection was none, or is one no more.
+const ENDINGS: [(&str, Count); 6] = [
+    ("unreachable", |f| f.counts.unreachable),
+    ("wanting", |f| f.counts.wanting),
+    ("closed", |f| f.counts.closed),
+    ("slow", |f| f.counts.slow),
+    ("silent", |f| f.counts.silent),
+    ("broken", |f| f.counts.broken),
+];
+
 /// What a block was that an engine told of: all that is counted.
-const BLOCKS: [(&str, Mirrored); 12] = [
-    ("stored", |blocks| blocks.stored),
-    ("copy", |blocks| blocks.copies),
-    ("ambiguous", |blocks| blocks.ambiguous),
-    ("orphan", |blocks| blocks.orphans),
-    ("opaque", |blocks| blocks.opaque),
-    ("malformed", |blocks| blocks.malformed),
-    ("deep", |blocks| blocks.deep),
-    ("beyond", |blocks| blocks.beyond),
-    ("other_group", |blocks| blocks.groups),
-    ("other_tier", |blocks| blocks.tiers),
-    ("removed", |blocks| blocks.removed),
-    ("removed_unknown", |blocks| blocks.unknown),
+const BLOCKS: [(&str, Count); 12] = [
+    ("stored", |f| f.mirrored.stored),
+    ("copy", |f| f.mirrored.copies),
+    ("ambiguous", |f| f.mirrored.ambiguous),
+    ("orphan", |f| f.mirrored.orphans),
+    ("opaque", |f| f.mirrored.opaque),
+    ("malformed", |f| f.mirrored.malformed),
+    ("deep", |f| f.mirrored.deep),
+    ("beyond", |f| f.mirrored.beyond),
+    ("other_group", |f| f.mirrored.groups),
+    ("other_tier", |f| f.mirrored.tiers),
+    ("removed", |f| f.mirrored.removed),
+    ("removed_unknown", |f| f.mirrored.unknown),
 ];
 
 impl Collected {
@@ -47,7 +55,7 @@ impl Collected {
 }
 
 fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -> Result<(), Error> {
-    let counts: [(&str, &str, Count); 10] = [
+    let counts: [(&str, &str, Count); 12] = [
         ("kv_events_connections", "Connections to what an engine publishes, handshake done", |f| f.counts.connected),
         (
             "kv_events_strangers",
@@ -56,6 +64,8 @@ fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -
         ),
         ("kv_events_batches", "Batches of events applied, replayed ones among them", |f| f.counts.batches),
         ("kv_events_replayed", "Batches that came by a replay", |f| f.counts.replayed),
+        ("kv_events_replays", "Replays asked for", |f| f.counts.replays),
+        ("kv_events_replays_failed", "Replays that were not answered to their end", |f| f.counts.replays_failed),
         ("kv_events_holes", "Messages found missing before another", |f| f.counts.holes),
         ("kv_events_incomplete", "Holes that were given up", |f| f.counts.incomplete),
         ("kv_events_restarts", "Engines whose numbers began anew", |f| f.counts.restarts),
@@ -75,13 +85,10 @@ fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -
             family.counter(vec![("endpoint", endpoint)], count(figures))?;
         }
     }
+    let help = "Connections to what an engine publishes that ended or never came about, by why: it was unreachable, nothing was left here to connect with (wanting), it closed it, its handshake was too slow, it gave no sign of life (silent), what it sent made no sense (broken)";
+    counted(Family::new(out, "kv_events_endings", help, MetricType::Counter)?, "why", &ENDINGS, heard)?;
     let help = "KV blocks that engines told of, by what they were";
-    let mut family = Family::new(out, "kv_events_blocks", help, MetricType::Counter)?;
-    for (endpoint, figures) in heard {
-        for (what, count) in BLOCKS {
-            family.counter(vec![("endpoint", endpoint), ("what", what)], count(&figures.mirrored))?;
-        }
-    }
+    counted(Family::new(out, "kv_events_blocks", help, MetricType::Counter)?, "what", &BLOCKS, heard)?;
     let gauges: [(&str, &str, Figure); 4] = [
         ("kv_blocks", "KV blocks of the engine that are known by name", |f| Some(f.blocks as f64)),
         ("kv_bytes_max", "Most memory for what is kept of the engine beside the index", |f| Some(f.bytes_max as f64)),
@@ -101,6 +108,21 @@ fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -
     Ok(())
 }
 
+/// Series of each engine, told apart by one more label.
+fn counted(
+    mut family: Family<'_>,
+    label: &'static str,
+    counts: &[(&'static str, Count)],
+    heard: &BTreeMap<Arc<str>, Figures>,
+) -> Result<(), Error> {
+    for (endpoint, figures) in heard {
+        for (value, count) in counts {
+            family.counter(vec![("endpoint", endpoint), (label, value)], count(figures))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use prometheus_client::collector::Collector;
@@ -108,7 +130,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::kvevents;
+    use crate::{kvevents, mirror};
 
     #[derive(Debug)]
     struct Heard(Figures);
@@ -140,7 +162,17 @@ mod tests {
             refused: 10,
             unknown_events: 20,
             unknown_fields: 9,
-            ..kvevents::Counts::default()
+            unreachable: 51,
+            wanting: 52,
+            closed: 53,
+            slow: 54,
+            silent: 55,
+            broken: 56,
+            replays: 57,
+            replays_failed: 58,
+            // What control looks at alone.
+            messages: 0,
+            unread: None,
         };
         // Written out whole, so that a count more is not forgotten here.
         let mirrored = mirror::Counts {
@@ -172,6 +204,8 @@ mod tests {
             ("kv_events_strangers_total", "2"),
             ("kv_events_batches_total", "3"),
             ("kv_events_replayed_total", "4"),
+            ("kv_events_replays_total", "57"),
+            ("kv_events_replays_failed_total", "58"),
             ("kv_events_holes_total", "5"),
             ("kv_events_incomplete_total", "6"),
             ("kv_events_restarts_total", "7"),
@@ -184,6 +218,12 @@ mod tests {
             ("kv_events_last_timestamp_seconds", "1700000000.0"),
         ] {
             let line = format!("{series}{{endpoint=\"gpu-1\"}} {value}");
+            assert!(shown.lines().any(|shown| shown == line), "{line}\nis not in\n{shown}");
+        }
+        for (why, value) in
+            [("unreachable", 51), ("wanting", 52), ("closed", 53), ("slow", 54), ("silent", 55), ("broken", 56)]
+        {
+            let line = format!("kv_events_endings_total{{endpoint=\"gpu-1\",why=\"{why}\"}} {value}");
             assert!(shown.lines().any(|shown| shown == line), "{line}\nis not in\n{shown}");
         }
         for (what, value) in [
