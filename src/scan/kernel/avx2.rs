@@ -20,7 +20,6 @@ struct Avx2(());
 impl Isa for Avx2 {
     type Block = [__m256i; 2];
     const UNICODE_BYTES: usize = 24;
-    const ADDS_AT_ONCE: bool = true;
 
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> [__m256i; 2] {

@@ -20,7 +20,6 @@ struct Avx512(());
 impl Isa for Avx512 {
     type Block = __m512i;
     const UNICODE_BYTES: usize = 60;
-    const ADDS_AT_ONCE: bool = true;
 
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> __m512i {

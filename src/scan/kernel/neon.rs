@@ -4,6 +4,7 @@
 
 use std::arch::aarch64::*;
 
+use super::super::lanes::{PIECE, ROUND, Rounds, Step, Sums};
 use super::BLOCK;
 use super::wide::Isa;
 use super::words::{LETTERS, STAND_FOR, kept};
@@ -83,6 +84,27 @@ impl Isa for Neon {
             }
             to += keep.count_ones() as usize;
         }
+    }
+
+    /// Two lanes at a time.
+    #[inline(always)]
+    fn added(self, mut sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
+        // SAFETY: see above.
+        unsafe {
+            let mut lanes = [vld1q_u64(sums.as_ptr()), vld1q_u64(sums.as_ptr().add(2))];
+            for (words, round) in step.as_chunks::<ROUND>().0.iter().zip(rounds) {
+                for (pair, lanes) in lanes.iter_mut().enumerate() {
+                    let words = vld1q_u8(words.as_ptr().add(PIECE * pair));
+                    let keyed = veorq_u64(vreinterpretq_u64_u8(words), vld1q_u64(round.keys.as_ptr().add(2 * pair)));
+                    let beside = vqtbl1q_u8(words, vld1q_u8(round.beside.as_ptr().add(PIECE * pair)));
+                    let sums = vaddq_u64(*lanes, vreinterpretq_u64_u8(beside));
+                    *lanes = vmlal_u32(sums, vmovn_u64(keyed), vshrn_n_u64::<32>(keyed));
+                }
+            }
+            vst1q_u64(sums.as_mut_ptr(), lanes[0]);
+            vst1q_u64(sums.as_mut_ptr().add(2), lanes[1]);
+        }
+        sums
     }
 }
 

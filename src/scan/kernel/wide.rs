@@ -4,7 +4,7 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
-use super::super::lanes::{Lanes, Rounds, Step, Sums, added};
+use super::super::lanes::{Lanes, Rounds, Step, Sums};
 use super::escape::unicode_escape;
 use super::{BLOCK, Skip, portable, words};
 use crate::limits::BLOCK_BYTES;
@@ -15,9 +15,6 @@ pub trait Isa: Copy {
     type Block: Copy;
     /// Most bytes that [`Isa::unicode`] uses.
     const UNICODE_BYTES: usize = BLOCK;
-    /// Whether [`Isa::added`] is vector instructions. Without them whole blocks are no faster than steps: of words that
-    /// it sees side by side a compiler makes worse vectors than none.
-    const ADDS_AT_ONCE: bool = false;
 
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
     fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
@@ -53,11 +50,8 @@ pub trait Isa: Copy {
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts(digits), commas, out)
     }
-    /// See [`added`].
-    #[inline(always)]
-    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
-        added(sums, step, rounds)
-    }
+    /// See [`super::super::lanes::added`].
+    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums;
 }
 
 /// See [`super::Kernel::text_run`].
@@ -281,7 +275,7 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
 /// See [`super::Kernel::hash`].
 #[inline(always)]
 pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
-    let blocks = if I::ADDS_AT_ONCE && !steps && lanes.ends() { bytes.len() / BLOCK_BYTES } else { 0 };
+    let blocks = if !steps && lanes.ends() { bytes.len() / BLOCK_BYTES } else { 0 };
     let (whole, rest) = bytes.split_at(blocks * BLOCK_BYTES);
     lanes.take_blocks(whole, slots, |sums, step, rounds| isa.added(sums, step, rounds));
     let slots = slots.get_mut(blocks..).unwrap_or_default();
