@@ -92,8 +92,9 @@ mod tests {
         assert_eq!(distinct.len(), keys.len());
     }
 
-    /// Fronts of different releases must agree: a change of these values moves every key of every fleet, every session,
-    /// and leaves all that was kept of caches unfound. Computed by another implementation of XXH64.
+    /// Fronts of different releases are to agree: a change of these values, or of how prompts are hashed, which is
+    /// pinned in `scan::lanes`, moves every key of every fleet, every session, and leaves all that was kept of caches
+    /// unfound. Computed by another implementation of XXH64.
     #[test]
     fn key_is_pinned() {
         assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), 0x3af6_f7de_52cc_cc67);

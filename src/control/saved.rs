@@ -2,8 +2,8 @@
 //! end, read at the start, and believed of an engine whose process is still the same.
 //!
 //! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by
-//! engine; the last eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block, so
-//! that the file is for this user alone.
+//! engine; the last eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block,
+//! and sums of more that tell the rest to who guesses a part, so that the file is for this user alone.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

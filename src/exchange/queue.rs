@@ -231,12 +231,13 @@ impl Exchange {
         let Some(queued) = &mut self.queued else { return };
         if !queued.place.stands() {
             let endpoint = queued.place.endpoint();
-            if std::mem::take(&mut queued.may_go_at_once) {
-                // It never waited.
+            // It came in this turn, and never waited.
+            if queued.place.waited(cx.now) == 0 && std::mem::take(&mut queued.may_go_at_once) {
                 drop(self.give_up_place(cx));
                 cx.stats.count(Count::QueueFull);
                 return self.refuse_for_load(refusals::QUEUE_FULL, endpoint, cx);
             }
+            self.stays_in_queue(cx);
             cx.stats.count(Count::QueuePushedOut);
             return self.refuse_for_load(refusals::PUSHED_OUT, endpoint, cx);
         }

@@ -5,7 +5,7 @@
 //! it. These are additions and products of 32 bits, of which vector instructions make four at once, and no word waits
 //! for the one before. What a block's lanes come to, the chain of all blocks before it laid upon two of them, is
 //! multiplied to 128 bits of which one half is laid upon the other, as wyhash does (Wang Yi, 2019): the next link of
-//! that chain. Behind any piece of a block the same product is the hash of all bytes so far.
+//! that chain. Behind any step of a block the same product is the hash of all bytes so far.
 //!
 //! Unlike XXH3's a word is turned by its place, a byte more in each round, before it is added as it is. Sums of words
 //! are the same in every order, and those of products differ by little where the words do: of eight rows of 32 bytes
@@ -60,19 +60,13 @@ impl Lanes {
     }
 
     /// Takes whole steps, and writes the hash behind each of them to a slot: of all `steps` until there are no slots
-    /// left, else of those that end a block. `add` is [`added`], by whatever instructions.
+    /// left, else of those that end a block.
     #[inline(always)]
-    pub fn take_steps(
-        &mut self,
-        bytes: &[u8],
-        steps: bool,
-        slots: &mut [u64],
-        add: impl Fn(Sums, &Step, &Rounds) -> Sums,
-    ) {
+    pub fn take_steps(&mut self, bytes: &[u8], steps: bool, slots: &mut [u64], adder: impl Adder) {
         // Apart, so that they stay in registers.
         let (mut lanes, mut slots) = (*self, slots.iter_mut());
         for step in bytes.as_chunks::<STEP_BYTES>().0 {
-            lanes.sums = add(lanes.sums, step, rounds(lanes.bytes));
+            lanes.sums = adder.added(lanes.sums, step, rounds(lanes.bytes));
             lanes.bytes += STEP_BYTES as u64;
             let ends = lanes.ends();
             if ends {
@@ -89,11 +83,11 @@ impl Lanes {
 
     /// The same for whole blocks, before which there are whole blocks.
     #[inline(always)]
-    pub fn take_blocks(&mut self, bytes: &[u8], slots: &mut [u64], add: impl Fn(Sums, &Step, &Rounds) -> Sums) {
+    pub fn take_blocks(&mut self, bytes: &[u8], slots: &mut [u64], adder: impl Adder) {
         let (mut lanes, mut slots) = (*self, slots.iter_mut());
         for block in bytes.as_chunks::<BLOCK_BYTES>().0 {
             for (step, rounds) in block.as_chunks().0.iter().zip(&ROUNDS) {
-                lanes.sums = add(lanes.sums, step, rounds);
+                lanes.sums = adder.added(lanes.sums, step, rounds);
             }
             lanes.bytes += BLOCK_BYTES as u64;
             (lanes.chain, lanes.sums) = (lanes.link(lanes.bytes), EMPTY);
@@ -107,30 +101,31 @@ impl Lanes {
     /// Takes one piece.
     #[inline]
     pub fn take_piece(&mut self, piece: &[u8; PIECE]) {
-        self.add_piece(self.bytes, piece);
+        let (place, pair) = (self.bytes as usize % STEP_BYTES / ROUND, self.bytes as usize % ROUND / PIECE);
+        let Round { keys, turn, .. } = &rounds(self.bytes)[place];
+        let lanes = &mut self.sums.as_chunks_mut().0[pair];
+        *lanes = added_piece(*lanes, piece, keys.as_chunks().0[pair], *turn);
         self.bytes += PIECE as u64;
         if self.ends() {
             (self.chain, self.sums) = (self.link(self.bytes), EMPTY);
         }
     }
 
-    /// The hash of all bytes that were taken.
+    /// The hash of all bytes that were taken, whole steps.
     #[inline]
     pub fn value(&self) -> u64 {
         if self.ends() { self.chain } else { self.link(self.bytes) }
     }
 
-    /// The hash once these have come to the whole steps before: less than a step, of which the last piece is filled up
-    /// with zeros. That they are none of the bytes says their number.
+    /// The hash once these have come to the whole steps before: less than a step, which is filled up with zeros. That
+    /// they are none of the bytes says their number.
     pub fn finish(mut self, rest: &[u8]) -> u64 {
         if rest.is_empty() {
             return self.value();
         }
-        for (place, run) in rest.chunks(PIECE).enumerate() {
-            let mut piece = [0; PIECE];
-            piece[..run.len()].copy_from_slice(run);
-            self.add_piece(self.bytes + (place * PIECE) as u64, &piece);
-        }
+        let mut step = [0; STEP_BYTES];
+        step[..rest.len()].copy_from_slice(rest);
+        self.sums = Words.added(self.sums, &step, rounds(self.bytes));
         self.link(self.bytes + rest.len() as u64)
     }
 
@@ -138,14 +133,6 @@ impl Lanes {
     #[inline(always)]
     pub fn ends(&self) -> bool {
         self.bytes.is_multiple_of(BLOCK_BYTES as u64)
-    }
-
-    #[inline]
-    fn add_piece(&mut self, bytes: u64, piece: &[u8; PIECE]) {
-        let (place, pair) = (bytes as usize % STEP_BYTES / ROUND, bytes as usize % ROUND / PIECE);
-        let Round { keys, turn, .. } = &rounds(bytes)[place];
-        let lanes = &mut self.sums.as_chunks_mut().0[pair];
-        *lanes = added_piece(*lanes, piece, keys.as_chunks().0[pair], *turn);
     }
 
     /// The chain with what this block's lanes are so far, where so many bytes end.
@@ -174,17 +161,28 @@ impl Lanes {
 /// The bytes of a step.
 pub(super) type Step = [u8; STEP_BYTES];
 
-/// The sums with these bytes: what every kernel's instructions come to.
-#[inline(always)]
-pub(super) fn added([a, b, c, d]: Sums, step: &Step, rounds: &Rounds) -> Sums {
-    let (mut first, mut second) = ([a, b], [c, d]);
-    for (pieces, Round { keys, turn, .. }) in step.as_chunks().0.as_chunks::<2>().0.iter().zip(rounds) {
-        let keys = keys.as_chunks().0;
-        first = added_piece(first, &pieces[0], keys[0], *turn);
-        second = added_piece(second, &pieces[1], keys[1], *turn);
+/// Adds words to a block's lanes, by whatever instructions.
+pub(super) trait Adder: Copy {
+    /// The sums with these bytes.
+    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums;
+}
+
+/// One word behind the other: what every kernel's instructions come to.
+#[derive(Clone, Copy)]
+pub(super) struct Words;
+
+impl Adder for Words {
+    #[inline(always)]
+    fn added(self, [a, b, c, d]: Sums, step: &Step, rounds: &Rounds) -> Sums {
+        let (mut first, mut second) = ([a, b], [c, d]);
+        for (pieces, Round { keys, turn, .. }) in step.as_chunks().0.as_chunks::<2>().0.iter().zip(rounds) {
+            let keys = keys.as_chunks().0;
+            first = added_piece(first, &pieces[0], keys[0], *turn);
+            second = added_piece(second, &pieces[1], keys[1], *turn);
+        }
+        let ([a, b], [c, d]) = (first, second);
+        [a, b, c, d]
     }
-    let ([a, b], [c, d]) = (first, second);
-    [a, b, c, d]
 }
 
 #[inline(always)]
@@ -273,7 +271,7 @@ const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut lanes = Lanes::START;
     let (steps, rest) = bytes.split_at(bytes.len() - bytes.len() % STEP_BYTES);
-    lanes.take_steps(steps, false, &mut [], added);
+    lanes.take_steps(steps, false, &mut [], Words);
     lanes.finish(rest)
 }
 
@@ -293,9 +291,11 @@ mod tests {
     fn pieces_are_steps_taken_apart() {
         let bytes: Vec<u8> = (0..640u32).map(|n| ((n * n) >> 3) as u8).collect();
         let mut apart = Lanes::START;
-        for (place, piece) in bytes.as_chunks().0.iter().enumerate() {
+        for (place, piece) in (1..).zip(bytes.as_chunks::<PIECE>().0) {
             apart.take_piece(piece);
-            assert_eq!(apart.value(), hash(&bytes[..(place + 1) * PIECE]));
+            if (place * PIECE).is_multiple_of(STEP_BYTES) {
+                assert_eq!(apart.value(), hash(&bytes[..place * PIECE]));
+            }
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let bytes: Vec<u8> = (0..8 * BLOCK_BYTES as u32).map(|n| ((n * n) >> 3) as u8).collect();
         let mut blocks = [7; 9];
         let mut lanes = Lanes::START;
-        lanes.take_blocks(&bytes, &mut blocks, added);
+        lanes.take_blocks(&bytes, &mut blocks, Words);
         for (place, hash_of) in blocks[..8].iter().enumerate() {
             assert_eq!(*hash_of, hash(&bytes[..(place + 1) * BLOCK_BYTES]));
         }
@@ -314,8 +314,8 @@ mod tests {
             let (before, behind) = bytes.split_at(first * STEP_BYTES);
             for steps in [true, false] {
                 let (mut lanes, mut slots) = (Lanes::START, [7; 40]);
-                lanes.take_steps(before, steps, &mut [], added);
-                lanes.take_steps(behind, steps, &mut slots[..5], added);
+                lanes.take_steps(before, steps, &mut [], Words);
+                lanes.take_steps(behind, steps, &mut slots[..5], Words);
                 let size = if steps { STEP_BYTES } else { BLOCK_BYTES };
                 let ends = (1..).map(|place| place * size).filter(|end| *end > before.len());
                 let expected: Vec<u64> = ends.take(5).map(|end| hash(&bytes[..end])).collect();
@@ -411,16 +411,16 @@ mod tests {
         let bytes: Vec<u8> = (0..600).map(|n| n as u8).collect();
         let pinned = [0, 1, 16, 100, 256, 600].map(|length| hash(&bytes[..length]));
         assert_eq!(pinned, PINNED, "{pinned:#018x?}");
-        assert_eq!(linked(0x1234_5678_90ab_cdef, pinned[5]), 0x15da_9413_0785_36b7);
+        assert_eq!(linked(0x1234_5678_90ab_cdef, pinned[5]), 0x63fd_e560_a980_15c2);
     }
 
     /// Computed by a few lines of Python.
     const PINNED: [u64; 6] = [
         0x4528_21e6_38d0_1377,
-        0x62d4_fcbd_8585_daf7,
-        0xd211_4feb_d65d_efde,
-        0x25ed_ddaf_7c85_3249,
+        0x63be_b386_2a7c_ae89,
+        0xeed0_a9ea_01a4_5d6d,
+        0x424c_e891_c521_fd38,
         0x7d34_251a_c457_4b41,
-        0x0547_9565_aba4_14b9,
+        0x2a8b_8ca5_34c4_bdc2,
     ];
 }

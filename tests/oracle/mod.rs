@@ -471,9 +471,9 @@ struct Canonical<'p> {
     parts: [Part; 4],
 }
 
-/// The hash of canonical bytes: of blocks of 256, the last one filled up with zeros to whole pairs of words. Each word
-/// goes to one of four lanes, in turns: as the product of its halves, once a key is laid upon it, and to the other lane of
-/// the pair as it is, turned by a byte more in each round. A block's lanes are joined with what all blocks before it came to.
+/// The hash of canonical bytes: of blocks of 256, the last one filled up with zeros to whole 64. Each word goes to one of
+/// four lanes, in turns: as the product of its halves, once a key is laid upon it, and to the other lane of the pair as
+/// it is, turned by a byte more in each round. A block's lanes are joined with what all blocks before it came to.
 fn hashed(bytes: &[u8]) -> u64 {
     let (first, second) = (0x9e37_79b1_85eb_ca87_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     let (third, fourth) = (0x1656_67b1_9e37_79f9_u64, 0x85eb_ca77_c2b2_ae63_u64);
@@ -481,7 +481,7 @@ fn hashed(bytes: &[u8]) -> u64 {
     for block in bytes.chunks(256) {
         let mut lanes =
             [0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
-        for place in 0..2 * block.len().div_ceil(16) {
+        for place in 0..8 * block.len().div_ceil(64) {
             let byte = |at: usize| u64::from(block.get(8 * place + at).copied().unwrap_or(0)) << (8 * at);
             let word: u64 = (0..8).map(byte).sum();
             let keyed = word ^ key(place as u64);

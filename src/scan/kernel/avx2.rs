@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::lanes::{ROUND, Rounds, Step, Sums};
+use super::super::lanes::{Adder, ROUND, Rounds, Step, Sums};
 use super::BLOCK;
 use super::wide::{IDS, Isa, low_bits, starts};
 use super::words::{self, LETTERS, STAND_FOR, kept};
@@ -182,7 +182,9 @@ impl Isa for Avx2 {
         let read = commas ^ left;
         (64 - read.leading_zeros() as usize, read.count_ones() as usize)
     }
+}
 
+impl Adder for Avx2 {
     #[inline(always)]
     fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
         // SAFETY: see above.

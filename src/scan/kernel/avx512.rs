@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::lanes::{Rounds, Step, Sums};
+use super::super::lanes::{Adder, Rounds, Step, Sums};
 use super::BLOCK;
 use super::escape::{HEX, PLAIN};
 use super::wide::{IDS, Isa, low_bits, starts};
@@ -140,7 +140,9 @@ impl Isa for Avx512 {
             (64 - commas.leading_zeros() as usize, count)
         }
     }
+}
 
+impl Adder for Avx512 {
     #[inline(always)]
     fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
         // SAFETY: see above.

@@ -4,7 +4,7 @@
 
 use std::arch::aarch64::*;
 
-use super::super::lanes::{PIECE, ROUND, Rounds, Step, Sums};
+use super::super::lanes::{Adder, PIECE, ROUND, Rounds, Step, Sums};
 use super::BLOCK;
 use super::wide::Isa;
 use super::words::{LETTERS, STAND_FOR, kept};
@@ -85,7 +85,9 @@ impl Isa for Neon {
             to += keep.count_ones() as usize;
         }
     }
+}
 
+impl Adder for Neon {
     /// Two lanes at a time.
     #[inline(always)]
     fn added(self, mut sums: Sums, step: &Step, rounds: &Rounds) -> Sums {

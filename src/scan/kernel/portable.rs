@@ -1,7 +1,7 @@
 //! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
 //! with this.
 
-use super::super::lanes::{Lanes, added};
+use super::super::lanes::{Lanes, Words};
 use super::escape::{plain_escape, unicode_escape, wtf8};
 use super::{BLOCK, Kernel, NEAR, Skip};
 
@@ -103,7 +103,7 @@ pub(super) fn token_ids(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
 
 /// See [`Kernel::hash`].
 fn hash(lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
-    lanes.take_steps(bytes, steps, slots, added);
+    lanes.take_steps(bytes, steps, slots, Words);
 }
 
 /// See [`Kernel::skip`].

@@ -4,13 +4,13 @@
 //! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
 //! is compiled with its instructions: hence the attributes.
 
-use super::super::lanes::{Lanes, Rounds, Step, Sums};
+use super::super::lanes::{Adder, Lanes};
 use super::escape::unicode_escape;
 use super::{BLOCK, Skip, portable, words};
 use crate::limits::BLOCK_BYTES;
 
 /// The instructions of one set, on a block of 64 bytes. A value of it proves that the CPU has them.
-pub trait Isa: Copy {
+pub trait Isa: Adder {
     /// 64 bytes in registers.
     type Block: Copy;
     /// Most bytes that [`Isa::unicode`] uses.
@@ -50,8 +50,6 @@ pub trait Isa: Copy {
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts(digits), commas, out)
     }
-    /// See [`super::super::lanes::added`].
-    fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums;
 }
 
 /// See [`super::Kernel::text_run`].
@@ -277,9 +275,9 @@ pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
 pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots: &mut [u64]) {
     let blocks = if !steps && lanes.ends() { bytes.len() / BLOCK_BYTES } else { 0 };
     let (whole, rest) = bytes.split_at(blocks * BLOCK_BYTES);
-    lanes.take_blocks(whole, slots, |sums, step, rounds| isa.added(sums, step, rounds));
+    lanes.take_blocks(whole, slots, isa);
     let slots = slots.get_mut(blocks..).unwrap_or_default();
-    lanes.take_steps(rest, steps, slots, |sums, step, rounds| isa.added(sums, step, rounds));
+    lanes.take_steps(rest, steps, slots, isa);
 }
 
 /// Counts a block's brackets; `Some` behind the one at which they balance.
