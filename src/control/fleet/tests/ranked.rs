@@ -399,3 +399,17 @@ fn ranks_that_are_numbered_from_elsewhere_are_said() {
     assert!(is_said(2, 4, 2) && is_said(2, 4, 1) && is_said(1, 4, 2));
     assert!(!is_said(2, 0, 2) && !is_said(1, 4, 1), "one that says which of many it is");
 }
+
+/// Each of SGLang's writes its own once it had something to do.
+#[test]
+fn a_rank_that_tells_of_itself_before_the_first_is_not_numbered_from_elsewhere() {
+    let is_said = |ranks: u32| {
+        let mut fleet = resolved(ranks, &[at(0)]);
+        let mut page = scrape::Page::of(0..if ranks > 1 { ranks as u16 } else { 0 });
+        page.line(b"sglang:num_running_reqs{dp_rank=\"1\"} 0");
+        takes(&mut fleet, page, Instant::now());
+        fleet.members()[0].said_ranks
+    };
+    assert!(!is_said(2), "it has as many as are configured");
+    assert!(is_said(1), "and more than one, which is known by the second");
+}
