@@ -29,7 +29,8 @@ impl Upstream {
         self.ranks > 1
     }
 
-    /// Whether it speaks for its server where one word is enough for all ranks of that.
+    /// Whether it stands for all ranks of its server where none of them need be anywhere yet: the server is watched by
+    /// the place of this one, and of its host name the log is told by this one alone.
     pub fn is_first(&self) -> bool {
         self.rank.is_none_or(|rank| rank == 0)
     }

@@ -10,11 +10,14 @@
 //!                                        ↑ ─────── barred again ──────┘
 //! ```
 //!
-//! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never
-//! stop, time always passes, and a trial waits for a request without end at no cost and not for what is open there
-//! from before, so that each state has a way out. What is open from before is a verdict on it all the same, and a
-//! tunnel is one as it begins. All that requests said goes with the process of which they
-//! said it: another one in its place is up as soon as it answers, and starts slowly.
+//! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never stop,
+//! time always passes, and a trial waits for a request without end at no cost and not for what is open there from
+//! before, so that each state has a way out. What is open from before is a verdict on it all the same, and a tunnel is
+//! one as it begins. All that requests said goes with the process of which they said it: another one in its place is up
+//! as soon as it answers, and starts slowly.
+//!
+//! A rank may be Ejected for longer than its time. Of a server that was out whole it waits for its turn behind another
+//! rank's trial, up to `eject_ms` for each before it; and it stays to be tried while Down, Draining or Asleep is shown.
 
 mod failure;
 mod turn;

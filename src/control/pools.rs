@@ -143,11 +143,11 @@ impl Pools {
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
         let (mut unlearnt, mut unlearnt_usable) = (None, false);
-        let any_known = members.iter().any(|member| member.ids().is_some() && !member.is_stranger());
+        let any_known = any_known(members);
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
-            // Beside engines that list theirs it may be no engine at all: it is not to get what names no model either.
+            // It is not to get what names no model either.
             let is_stranger = any_known && member.is_stranger();
             // Whose name has no address yet is one that is out: what it is to serve is in no service, and not unknown.
             let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_stranger);
@@ -293,6 +293,12 @@ impl Pools {
         let kept = before.get(&key).cloned();
         Arc::clone(self.rings.entry(key).or_insert_with(|| kept.unwrap_or_else(build)))
     }
+}
+
+/// Whether any of them is known to serve something. Beside such a one a stranger may be no engine at all, and is in no
+/// pool.
+pub fn any_known(members: &[Member]) -> bool {
+    members.iter().any(|member| member.ids().is_some() && !member.is_stranger())
 }
 
 /// What its engines say of it.

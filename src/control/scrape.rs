@@ -32,9 +32,9 @@ pub struct Reading {
     pub started: Option<f64>,
     /// Whether all its ranks are awake, where it says so.
     pub awake: Option<bool>,
-    /// Data-parallel ranks that it names, each with a cache of its own.
+    /// Data-parallel ranks that it names, each with a cache of its own; of SGLang those that come before them as well.
     pub ranks: usize,
-    /// The least of their numbers: those behind one port may count on from those behind another.
+    /// The least of vLLM's numbers of them: those behind one port may count on from those behind another.
     pub ranks_from: u64,
     /// Of one rank: tokens of prompts that the page counts for none by its number.
     pub unnamed_prompt_tokens: Option<u64>,
@@ -263,6 +263,12 @@ impl Sums {
         let product = self.block_size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
         let match_unit = self.match_unit.or(self.block_size.max(self.attention_block));
         let kv_capacity = self.kv_capacity.or(self.total_tokens.sum()).map(total).or(product);
+        let (first, last) = (self.ranks.first().copied(), self.ranks.last().copied());
+        let ranks = match last.filter(|_| sglang) {
+            // It counts from 0, and writes of a rank only once that had something to do.
+            Some(last) => last.saturating_add(1).min(RANKS_MAX as u64) as usize,
+            None => self.ranks.len(),
+        };
         Reading {
             load: EngineLoad {
                 running: self.running.or(self.running_reqs.sum()).map(count),
@@ -291,8 +297,8 @@ impl Sums {
             engine: self.engine,
             started: self.started,
             awake: self.awake,
-            ranks: self.ranks.len(),
-            ranks_from: self.ranks.first().copied().unwrap_or(0),
+            ranks,
+            ranks_from: first.filter(|_| !sglang).unwrap_or(0),
             unnamed_prompt_tokens: None,
         }
     }
@@ -373,6 +379,20 @@ mod tests {
         let line =
             |rank: usize, pp: usize| format!("sglang:num_running_reqs{{dp_rank=\"{rank}\",pp_rank=\"{pp}\"}} 0\n");
         assert_eq!([ranks(line(0, 0) + &line(0, 1)), ranks(line(0, 0) + &line(1, 0)), ranks(String::new())], [1, 2, 0]);
+    }
+
+    /// Those of a vLLM may be those of a node, numbered on from another's; of SGLang's the first may have no line yet.
+    #[test]
+    fn the_least_number_of_a_rank_tells_something_of_vllm_alone() {
+        let read = |label: &str, numbers: &[u64]| {
+            let line = |number| format!("{label}=\"{number}\"}} 0\n");
+            let reading = Reading::of(numbers.iter().map(line).collect::<String>().as_bytes());
+            (reading.ranks, reading.ranks_from)
+        };
+        let (vllm, sglang) = ("vllm:num_requests_running{engine", "sglang:num_running_reqs{dp_rank");
+        assert_eq!([read(vllm, &[4, 5]), read(vllm, &[0, 1])], [(2, 4), (2, 0)]);
+        assert_eq!([read(sglang, &[1]), read(sglang, &[3, 1]), read(sglang, &[0])], [(2, 0), (4, 0), (1, 0)]);
+        assert_eq!(read(sglang, &[u64::MAX]), (RANKS_MAX, 0));
     }
 
     /// With `--kv-offloading-size`, LMCache or the like: what the GPU does not hold may be read all the same.

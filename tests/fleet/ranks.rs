@@ -68,20 +68,22 @@ fn serve(mut wire: Wire, state: &State) {
     while let Some(head) = wire.head() {
         wire.body(head.length().unwrap_or(Length::Of(0)));
         let path = head.start.split(' ').nth(1).unwrap_or_default();
+        // As before vLLM 0.30.
+        let status = if path == "/kv_event_sources" { "404 Not Found" } else { "200 OK" };
         let body = match path {
             "/metrics" => {
                 *state.metrics.lock().unwrap() += 1;
                 page(state)
             }
             "/v1/models" => "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"max_model_len\":8192}]}".into(),
-            "/health" => String::new(),
+            "/health" | "/kv_event_sources" => String::new(),
             _ => {
                 let named = head.all("x-data-parallel-rank").into_iter().map(str::to_owned).collect();
                 state.asked.lock().unwrap().push(named);
                 "{}".into()
             }
         };
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         if wire.stream.write_all(answer.as_bytes()).is_err() {
             return;
         }
@@ -268,5 +270,5 @@ fn a_server_at_an_ipv6_address_is_called_so_everywhere() {
     let doctor = Command::new(env!("CARGO_BIN_EXE_warmfront")).args(["doctor", "--upstream", &url]).output().unwrap();
     let doctor = String::from_utf8(doctor.stdout).unwrap();
     assert!(doctor.starts_with(&name) && doctor.contains("2 data-parallel ranks"), "{doctor}");
-    assert!(doctor.contains("kv_events = \"tcp://[::1]:5557\"") || !doctor.contains("kv_events"), "{doctor}");
+    assert!(doctor.contains("kv_events = \"tcp://[::1]:5557\""), "{doctor}");
 }

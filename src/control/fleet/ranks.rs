@@ -1,11 +1,13 @@
 //! The ranks of one server: they have one address, and are asked with one call.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Fleet, is_peer_of};
+use super::Fleet;
 use crate::control::member::Member;
+use crate::control::pools;
 use crate::control::scrape::Reading;
 use crate::counters::{Barred, Outcomes};
 use crate::fleet::{EndpointId, Health};
@@ -62,8 +64,8 @@ impl Fleet {
 
     /// Whether one that is out may be tried, once its time is over. Of a server that is out with all its ranks the
     /// first alone: were it not back, as many requests would fail there as it has ranks. The next follows where nothing
-    /// came of that one for as long as the shortest bar, and all at once where the server is back, or nobody else
-    /// serves what it does: the first would get the work of all.
+    /// came of that one for as long as the shortest bar, and all at once where the server is back, or anything that it
+    /// serves is served by nobody else: the first would get all requests for that.
     pub(super) fn may_be_tried(&self, at: usize, now: Instant) -> bool {
         let Some(member) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return true };
         // Else they would be tried together, once what hides it is over.
@@ -76,11 +78,28 @@ impl Fleet {
             other.health() == Some(Health::Trial)
                 && course.is_some_and(|course| now.saturating_duration_since(course.since()) < patience)
         };
-        let serves = |other: &Member| matches!(other.health(), Some(Health::Unknown | Health::Up));
-        let elsewhere = || self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
         !self.of_server(member).any(is_on_trial)
-            || self.of_server(member).any(serves)
-            || !elsewhere().filter(is_peer_of(member)).any(serves)
+            || self.of_server(member).any(is_in_service)
+            || !self.is_served_elsewhere(member)
+    }
+
+    /// Whether others in service serve all that this one's server does; of one that has not said what that is, whether
+    /// there is another of which nobody knows it.
+    fn is_served_elsewhere(&self, member: &Member) -> bool {
+        let any_known = pools::any_known(&self.members);
+        let is_elsewhere = |other: &&Member| {
+            // A stranger is in no pool.
+            !other.upstream.is_of_server(&member.upstream)
+                && is_in_service(other)
+                && !(any_known && other.is_stranger())
+        };
+        let mut elsewhere = self.members.iter().filter(is_elsewhere);
+        let Some(ids) = member.ids() else { return elsewhere.any(|other| other.ids().is_none()) };
+        let mut nowhere: HashSet<&str> = ids.into_iter().collect();
+        elsewhere.any(|other| {
+            other.known_ids().for_each(|id| _ = nowhere.remove(id));
+            nowhere.is_empty()
+        })
     }
 
     /// A rank on trial said that its server ends: those that were to be tried behind it wait as it does.
@@ -168,4 +187,8 @@ impl Fleet {
         };
         self.members.iter().filter(is_of_it)
     }
+}
+
+fn is_in_service(member: &Member) -> bool {
+    matches!(member.health(), Some(Health::Unknown | Health::Up))
 }

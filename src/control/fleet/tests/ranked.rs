@@ -170,6 +170,42 @@ fn a_server_that_was_out_is_tried_by_all_its_ranks_where_nobody_else_serves() {
     }
 }
 
+/// What it alone serves would all go to the first: an adapter that is loaded nowhere else, or a model where the other
+/// comes to list something else than what it is configured for, and gets no requests.
+#[test]
+fn a_server_that_was_out_is_tried_by_one_of_its_ranks_where_others_serve_all_that_it_does() {
+    let tried = |ids: &[&str], others: [&[&str]; 2], is_stranger: bool| {
+        let (counters, now) = (Counters::leak(), Instant::now());
+        let server = Upstream { ranks: 2, ..Upstream::new("http://engine-0:8000".parse().unwrap()) };
+        let models = |of: usize| others[of].iter().map(|id| (*id).to_owned()).collect();
+        let other = |of: usize| Upstream {
+            models: models(of),
+            ..Upstream::new(format!("http://engine-{}:8000", of + 1).parse().unwrap())
+        };
+        let config = config_of([server, other(0), other(1)]);
+        let mut fleet = Fleet::new(Arc::new(config), Vec::new(), Arc::default());
+        [0, 0, 90, 91].into_iter().enumerate().for_each(|(place, n)| _ = fleet.resolved(place, vec![at(n)], now));
+        (0..2).for_each(|place| serves(&mut fleet, place, ids));
+        (0..2).for_each(|of| serves(&mut fleet, of + 2, others[of]));
+        all_up(&mut fleet, now);
+        if is_stranger {
+            (0..2).for_each(|_| _ = probed(&mut fleet, &[2, 3], fails(How::Refused), now));
+            probed(&mut fleet, &[2, 3], Ok(()), now);
+            (2..4).for_each(|place| serves(&mut fleet, place, &["x"]));
+        }
+        fleet.look(counters, now);
+        counters.outcomes().bar(fleet.target(0).unwrap().0.slot);
+        fleet.look(counters, now);
+        assert_eq!(health(&fleet), [Health::Ejected, Health::Ejected, Health::Up, Health::Up]);
+        fleet.look(counters, now + Duration::from_millis(fleet.config.health.eject_ms));
+        health(&fleet).iter().filter(|health| **health == Health::Trial).count()
+    };
+    assert_eq!(tried(&["m"], [&["m"], &["m", "y"]], false), 1);
+    assert_eq!(tried(&["m", "y"], [&["m"], &["y"]], false), 1, "both together");
+    assert_eq!(tried(&["m", "y"], [&["m"], &["m", "z"]], false), 2);
+    assert_eq!(tried(&["m"], [&["m"], &["m"]], true), 2);
+}
+
 /// A page came that tells of all ranks of the first server.
 fn takes(fleet: &mut Fleet, page: scrape::Page, now: Instant) {
     let (ranks, readings) = (fleet.server(0).unwrap().ranks, page.readings());
@@ -362,4 +398,18 @@ fn ranks_that_are_numbered_from_elsewhere_are_said() {
     };
     assert!(is_said(2, 4, 2) && is_said(2, 4, 1) && is_said(1, 4, 2));
     assert!(!is_said(2, 0, 2) && !is_said(1, 4, 1), "one that says which of many it is");
+}
+
+/// Each of SGLang's writes its own once it had something to do.
+#[test]
+fn a_rank_that_tells_of_itself_before_the_first_is_not_numbered_from_elsewhere() {
+    let is_said = |ranks: u32| {
+        let mut fleet = resolved(ranks, &[at(0)]);
+        let mut page = scrape::Page::of(0..if ranks > 1 { ranks as u16 } else { 0 });
+        page.line(b"sglang:num_running_reqs{dp_rank=\"1\"} 0");
+        takes(&mut fleet, page, Instant::now());
+        fleet.members()[0].said_ranks
+    };
+    assert!(!is_said(2), "it has as many as are configured");
+    assert!(is_said(1), "and more than one, which is known by the second");
 }
