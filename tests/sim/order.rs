@@ -289,11 +289,15 @@ fn four_shards_release_in_the_order_of_one() {
     assert!(one.2 < 2.0 && four.2 < 2.0, "a place stays unused for {} and {} ms", one.2, four.2);
 }
 
+/// What it has at the engines stays there, which is a quarter of them in the mean.
 #[test]
 fn one_that_does_not_turn_holds_nobody_up_for_long() {
-    let play = Play { stuck: Some(1), ..Play::new(4, 1) };
-    let (alone, all) = (play.run().passed.len(), Play::new(4, 1).run().passed.len());
-    eprintln!("{alone} of {all} began");
+    let began = |stuck: Option<usize>| -> Vec<usize> {
+        (1..=4).map(|seed| Play { stuck, ..Play::new(4, seed) }.run().passed.len()).collect()
+    };
+    let (alone, all) = (began(Some(1)), began(None));
+    eprintln!("{alone:?} of {all:?} began");
+    let [alone, all] = [alone, all].map(|began| began.into_iter().sum::<usize>());
     assert!(alone > 3 * all / 4, "{alone} began where {all} did with all shards");
 }
 
