@@ -187,7 +187,6 @@ impl Adder for Words {
 
 #[inline(always)]
 fn added_piece([one, other]: [u64; 2], piece: &[u8; PIECE], [its, others]: [u64; 2], turn: u32) -> [u64; 2] {
-    // Read as one word: as two the compiler takes them for vectors, and is slower.
     let words = u128::from_le_bytes(*piece);
     let (word, beside) = (words as u64, (words >> 64) as u64);
     [
