@@ -74,6 +74,8 @@ pub struct Eligible {
     ids: Box<[EndpointId]>,
     /// What is known of their caches, in the same order.
     caches: Box<[Cache]>,
+    /// The least that one of them has in use.
+    least_used: u32,
     /// One of them was not full when it was looked at last.
     vacant: bool,
     /// Those of whose caches the index is not believed; mostly none.
@@ -166,6 +168,7 @@ impl Eligible {
             span,
             caps: caps.into(),
             ids: of_each.iter().map(|endpoint| endpoint.id).collect(),
+            least_used: caches.iter().map(|cache| cache.used).min().unwrap_or(0),
             vacant: caches.iter().any(|cache| cache.vacant > 0),
             caches,
             doubted: of_each.iter().filter(|one| !one.rung.believes_index()).map(|one| one.id.slot).collect(),
@@ -218,6 +221,11 @@ impl Eligible {
     #[inline]
     pub(super) fn caches(&self) -> &[Cache] {
         &self.caches
+    }
+
+    #[inline]
+    pub(super) fn least_used(&self) -> u32 {
+        self.least_used
     }
 
     /// Whether one of them was not full when it was looked at last.

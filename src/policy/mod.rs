@@ -14,6 +14,7 @@ mod cache;
 mod chwbl;
 mod cost;
 mod eligible;
+mod glance;
 mod holding;
 mod lengths;
 mod pool;

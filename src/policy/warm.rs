@@ -27,6 +27,7 @@ use crate::limits::ENDPOINTS_MAX;
 use crate::policy::best::Best;
 use crate::policy::cache::{Cache, PARTS_BITS, parts};
 use crate::policy::eligible::{Row, WHOLE};
+use crate::policy::glance::{Glance, Noted};
 use crate::policy::{Choice, Cost, Costs, Eligible, Policy, Pool, Reason, Request, Tokens};
 
 /// What is known of a prompt that is chosen for by its tokens.
@@ -45,13 +46,13 @@ pub struct Prompt<'a> {
 
 impl Prompt<'_> {
     /// Tokens that an engine finds by what was found of it: what it told itself is in whole units.
-    fn tokens_of(&self, found: Found, unit: u32) -> u32 {
+    pub(super) fn tokens_of(&self, found: Found, unit: u32) -> u32 {
         let length = self.length(found);
         if found.tokens.is_some() { length } else { self.in_units(length, unit) }
     }
 
     /// The same with what lies behind that, where so many blocks of the prompt were sent there.
-    fn tokens_with(&self, found: Found, sent: u32, unit: u32) -> u32 {
+    pub(super) fn tokens_with(&self, found: Found, sent: u32, unit: u32) -> u32 {
         let beyond = (sent as f32 - in_blocks(found)).max(0.0) * self.block_tokens;
         let length = (self.length(found) + beyond as u32).min(self.tokens);
         self.in_units(length, unit).max(self.tokens_of(found, unit))
@@ -92,7 +93,7 @@ fn in_blocks(found: Found) -> f32 {
 const SMALL_UNIT: u32 = 64;
 /// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
 /// here is where that can be avoided.
-const NEW: u64 = 6;
+pub(super) const NEW: u64 = 6;
 /// A request that decodes slows others down like one part in so many of a mean prompt,
 const DECODES: u64 = 50;
 /// and is held up while this prompt is computed: so many such parts of what is new of it.
@@ -104,7 +105,7 @@ const HELD_UP_MAX: u32 = 32;
 const CHANCE: u64 = 4;
 /// A full cache costs so many mean prompts, one without room some more. Were it more, sessions would leave what is
 /// cached of them because one engine is a little fuller than another; were it less, they would gather where they met.
-const FULL: u64 = 4;
+pub(super) const FULL: u64 = 4;
 const NO_ROOM: u64 = 3;
 /// How full a cache may be made where requests wait for room, in percent: by a prompt that it holds most of, and by
 /// others. What is in use is known better there. The gap is what lets the next turn of a conversation in before another
@@ -113,10 +114,8 @@ const ROOM_WARM: u64 = 98;
 const ROOM_COLD: u64 = 93;
 /// See [`Work::even`]: finer than a request at the heaviest endpoint.
 const EVEN_BITS: u32 = 24;
-/// Among more endpoints than this those that cannot be the least are sorted out by what is quickly known of them.
-const MANY: usize = 16;
-/// Slots for which it is noted on 256 bytes what they hold: to clear the four KiB for all takes longer than to choose
-/// among eight.
+/// Slots for which half a KiB is enough to note what is seen of them: to clear the eight KiB for all takes longer than
+/// to choose among eight.
 const FEW: usize = 64;
 
 /// The endpoint of least cost; among equals the first of the ring.
@@ -129,38 +128,36 @@ pub(super) fn least_work(
 ) -> Option<Choice> {
     let eligible = pool.eligible();
     let (mut few, mut many);
-    let held: &mut [u32] = match eligible.slots().last() {
+    let noted: &mut [Noted] = match eligible.slots().last() {
         Some(slot) if usize::from(*slot) >= FEW => {
-            many = [0; ENDPOINTS_MAX];
+            many = [Noted::default(); ENDPOINTS_MAX];
             &mut many
         }
         _ => {
-            few = [0; FEW];
+            few = [Noted::default(); FEW];
             &mut few
         }
     };
-    note_held(pool, prompt, held);
     let mean = u64::from(loads.mean_prompt(pool.id));
-    let total = eligible.total(loads);
+    let Glance { total, likely } = Glance::at(pool, loads, request, prompt, mean, noted);
     let theirs = theirs(eligible, total);
     // What others sent there the index knows only from events: as likely they have pushed it out already.
     let known = if policy == Policy::Precise { 1.0 } else { 1.0 - theirs };
     let displaces = NEW * u64::from(parts(known * loads.held_share(pool.id)));
     let even = (total << EVEN_BITS).div_ceil(eligible.weight().max(1));
-    let mut work = Work { eligible, loads, prompt, mean, even, displaces, held, others: Others::default() };
-    work.others = Others::of(pool, &work, theirs);
+    let others = Others::of(pool, loads, prompt, theirs, noted);
+    let work = Work { eligible, loads, prompt, mean, even, displaces, noted, others };
     let mut best = Best::default();
-    // Looked at first, so that most others need not be.
-    let holders = if eligible.slots().len() > MANY { work.holders(request) } else { [None; 2] };
-    for slot in holders.into_iter().flatten() {
+    for slot in likely.into_iter().flatten() {
         let Some((row, cache)) = eligible.known(slot) else { continue };
         best.offer(slot, work.cost(slot, row, cache));
     }
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
-        let Some(row) = eligible.row(slot).filter(|_| !holders.contains(&Some(slot))) else { continue };
-        if work.at_least(slot, row) <= best.most() && work.may_take(request, slot, row) {
-            best.offer(slot, work.cost(slot, row, cache));
+        if !work.noted(slot).is_within(best.most()) {
+            continue;
         }
+        let Some(row) = eligible.row(slot) else { continue };
+        best.offer(slot, work.cost(slot, row, cache));
     }
     let slot = best.first_of_ring(pool, prompt.tie)?;
     let held = work.held(slot);
@@ -195,18 +192,23 @@ struct Others {
 }
 
 impl Others {
-    fn of(pool: &Pool, work: &Work<'_>, theirs: f32) -> Others {
-        let Work { eligible, loads, prompt, .. } = work;
+    fn of(pool: &Pool, loads: &Loads, prompt: &Prompt<'_>, theirs: f32, noted: &mut [Noted]) -> Others {
+        let eligible = pool.eligible();
         if theirs == 0.0 {
             return Others::default();
         }
         // Whoever alone holds the longest part was its home, for them as for us.
-        let home = prompt.matches.alone().filter(|slot| work.held(*slot) > 0).or_else(|| {
+        let holds = |slot: &u16| noted.get(*slot as usize).is_some_and(|noted| noted.held > 0);
+        let home = prompt.matches.alone().filter(holds).or_else(|| {
             let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
             points.find(|slot| eligible.row(*slot).is_some())
         });
         let unknown = prompt.tokens - prompt.tokens_of(eligible.most(prompt.matches), pool.match_unit);
-        Others { home, worth: (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id)) as u64 }
+        let worth = (NEW as f32 * unknown as f32 * theirs * loads.held_share(pool.id)) as u64;
+        if let Some(noted) = home.and_then(|slot| noted.get_mut(slot as usize)) {
+            noted.costs_less(worth);
+        }
+        Others { home, worth }
     }
 
     /// Points of the ring that are looked at.
@@ -228,63 +230,21 @@ struct Work<'a> {
     even: u64,
     /// What a token that is pushed out costs, in parts of a token: it may be that another prompt would have found it.
     displaces: u64,
-    /// Tokens held, by slot, as far as is believed.
-    held: &'a [u32],
+    /// By slot.
+    noted: &'a [Noted],
     others: Others,
 }
 
-/// Tokens held, by slot, as far as is believed. Written where they are read: to copy four KiB takes longer than to
-/// choose among eight.
-fn note_held(pool: &Pool, prompt: &Prompt<'_>, held: &mut [u32]) {
-    for (found, holders) in prompt.matches.levels_in_steps() {
-        let tokens = prompt.tokens_of(found, pool.match_unit);
-        for slot in holders.slots() {
-            if let Some(known) = held.get_mut(slot as usize) {
-                *known = tokens;
-            }
-        }
-    }
-    for (blocks, holders) in prompt.matches.sent() {
-        for slot in holders.slots() {
-            if let Some(known) = held.get_mut(slot as usize) {
-                *known = prompt.tokens_with(prompt.matches.found(slot), blocks, pool.match_unit);
-            }
-        }
-    }
-    for slot in pool.eligible().doubted() {
-        if let Some(known) = held.get_mut(*slot as usize) {
-            *known = 0;
-        }
-    }
-}
-
 impl Work<'_> {
+    #[inline]
+    fn noted(&self, slot: u16) -> Noted {
+        self.noted.get(slot as usize).copied().unwrap_or_default()
+    }
+
     /// Tokens of the prompt that the endpoint's cache is believed to hold.
+    #[inline]
     fn held(&self, slot: u16) -> u32 {
-        self.held.get(slot as usize).copied().unwrap_or(0)
-    }
-
-    /// Whether the endpoint was not tried yet, and may have another request.
-    #[inline]
-    fn may_take(&self, request: &Request<'_>, slot: u16, row: &Row) -> bool {
-        let tried = self.eligible.was_tried(&request.avoid, slot);
-        !tried && !self.eligible.at_cap(row, slot, self.loads)
-    }
-
-    /// Two of those that may take the request and hold most of the prompt.
-    fn holders(&self, request: &Request<'_>) -> [Option<u16>; 2] {
-        let takes = |slot: &u16| self.eligible.row(*slot).is_some_and(|row| self.may_take(request, *slot, row));
-        let all = self.prompt.matches.levels_in_steps().flat_map(|(_, holders)| holders.slots());
-        let mut holders = all.filter(takes);
-        [holders.next(), holders.next()]
-    }
-
-    /// What the endpoint costs by what is quickly known of it; the whole cost is no less.
-    #[inline]
-    fn at_least(&self, slot: u16, row: &Row) -> u64 {
-        let new = u64::from(self.prompt.tokens - self.held(slot));
-        let work = row.weighed(self.loads.pending(slot) + new);
-        (work + (NEW - 1) * new).saturating_sub(self.others.holds(slot))
+        self.noted(slot).held
     }
 
     #[inline]
@@ -298,8 +258,7 @@ impl Work<'_> {
         let held = self.held(slot);
         let new = u64::from(self.prompt.tokens - held);
         let in_flight = self.eligible.load(row, slot, self.loads);
-        let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX * row.part() / WHOLE));
-        let decoding = (self.mean * u64::from(in_flight) + held_up) / DECODES + self.uneven(row, cache, in_flight);
+        let decoding = decoding(self.mean, new, row, in_flight) + self.uneven(row, cache, in_flight);
         let full = (FULL * self.mean * u64::from(cache.used)) >> PARTS_BITS;
         let is_warm = held >= self.prompt.tokens / 2;
         let room = in_flight == 0 || cache.has_room(new, is_warm, self.loads.dispatched(slot));
@@ -360,6 +319,14 @@ impl Work<'_> {
             (needs, fits)
         })
     }
+}
+
+/// What those cost that decode at an endpoint, and are held up there while so much that is new is computed, given the
+/// tokens of the pool's mean prompt.
+#[inline]
+pub(super) fn decoding(mean: u64, new: u64, row: &Row, in_flight: u32) -> u64 {
+    let held_up = HELD_UP * new * u64::from(in_flight.min(HELD_UP_MAX * row.part() / WHOLE));
+    (mean * u64::from(in_flight) + held_up) / DECODES
 }
 
 /// See [`Cost`], whose `new` is these two.
