@@ -149,14 +149,14 @@ impl Ledger {
     /// memory before the first, for these blocks as well: the stores and exchanges would wait for it one after the
     /// other.
     fn make_room(&mut self, holder: Holder<'_>, hashes: &[u64], end: u32) -> u32 {
-        hashes.iter().for_each(|&hash| holder.rows.warm(hash));
+        hashes.iter().for_each(|&hash| holder.rows.load(hash));
         let mut going = self.oldest;
         for _ in self.capacity..self.held + hashes.len() as u32 {
             if going == NONE {
                 break;
             }
             let cell = self.cell(going);
-            holder.rows.warm_key(cell.row);
+            holder.rows.load_key(cell.row);
             going = cell.parent();
         }
         let held = self.held;
@@ -171,7 +171,7 @@ impl Ledger {
             *place = holder.place_for(hash);
         }
         // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
-        places.iter().flatten().for_each(|place| holder.rows.warm_bits(place));
+        places.iter().flatten().for_each(|place| holder.rows.load_bits(place));
         places
     }
 

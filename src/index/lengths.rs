@@ -9,9 +9,7 @@
 //! A word keeps 40 bits of a link, and others choose the bucket: the tokens of another link are taken for this one's
 //! with a probability of at most 8 / 2^40, or 10^-11.
 
-use std::hint::black_box;
-
-use super::rows::{LINE, Line};
+use super::rows::{LINE, Line, prefetch};
 use crate::atomics::Ordering;
 use crate::pages::filled;
 
@@ -63,12 +61,10 @@ impl Lengths {
         words[0].store(link & !TOKENS | u64::from(tokens), Ordering::Release);
     }
 
-    /// Asks the memory for what [`Lengths::tokens`] reads, without waiting for it.
+    /// Prefetches what [`Lengths::tokens`] reads.
     #[inline]
     pub(super) fn warm(&self, link: u64) {
-        if cfg!(not(feature = "modelled")) {
-            black_box(self.bucket(link).0[0].load(Ordering::Relaxed));
-        }
+        prefetch(self.bucket(link));
     }
 
     /// Tokens up to this link, if they were noted and not forgotten.

@@ -25,6 +25,7 @@ use std::array;
 use crate::atomics::{AtomicU64, Ordering};
 use crate::pages::filled;
 pub use saved::Saved;
+pub(super) use warm::prefetch;
 
 /// Words of a cache line, and rows of a bucket.
 pub(super) const LINE: usize = if cfg!(feature = "modelled") { 2 } else { 8 };
