@@ -23,8 +23,9 @@ use super::rows::{Holder, Kept, Place, Row, Rows};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 
-/// New blocks whose memory is asked for at once.
-const AHEAD: usize = 16;
+/// New blocks whose memory is asked for at once: of twice as many, the third lines of some, for which a core has no
+/// place to wait any more, hold up all that it does.
+const AHEAD: usize = 8;
 
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
 const STEPS_MAX: usize = 64;
@@ -125,10 +126,17 @@ impl Ledger {
             self.confirm(end);
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
-        'full: for hashes in chain[before..].chunks(AHEAD) {
-            inserted.evicted += self.make_room(holder, hashes, end);
-            let places = self.look_ahead(holder, hashes);
-            for (&hash, place) in hashes.iter().zip(places) {
+        let part = |at: usize| chain[before..].chunks(AHEAD).nth(at).unwrap_or(&[]);
+        let warm = |part: &[u64]| part.iter().for_each(|&hash| holder.rows.warm(hash));
+        (0..2).for_each(|at| warm(part(at)));
+        self.warm_oldest(holder);
+        let mut places = look_ahead(holder, part(0));
+        'full: for (at, hashes) in chain[before..].chunks(AHEAD).enumerate() {
+            // While these are placed the next ones' memory is under way, their keys since the part before this one.
+            warm(part(at + 2));
+            let next = look_ahead(holder, part(at + 1));
+            inserted.evicted += self.make_room(holder, hashes.len(), end);
+            for (&hash, place) in hashes.iter().zip(std::mem::replace(&mut places, next)) {
                 if self.held >= self.capacity {
                     break 'full;
                 }
@@ -145,34 +153,25 @@ impl Ledger {
         inserted
     }
 
-    /// Evicts for these blocks, as far as there is what may go; answers how many. What each step reads is asked of the
-    /// memory before the first, for these blocks as well: the stores and exchanges would wait for it one after the
-    /// other.
-    fn make_room(&mut self, holder: Holder<'_>, hashes: &[u64], end: u32) -> u32 {
-        hashes.iter().for_each(|&hash| holder.rows.load(hash));
-        let mut going = self.oldest;
-        for _ in self.capacity..self.held + hashes.len() as u32 {
+    /// Evicts for so many blocks, as far as there is what may go; answers how many.
+    fn make_room(&mut self, holder: Holder<'_>, blocks: usize, end: u32) -> u32 {
+        let held = self.held;
+        while self.held + blocks as u32 > self.capacity && self.evict(holder, end) {}
+        self.warm_oldest(holder);
+        held - self.held
+    }
+
+    /// Asks the memory for what will be read where room is made the next time.
+    fn warm_oldest(&self, holder: Holder<'_>) {
+        let mut going = if self.held + 2 * AHEAD as u32 > self.capacity { self.oldest } else { NONE };
+        for _ in 0..AHEAD {
             if going == NONE {
                 break;
             }
             let cell = self.cell(going);
-            holder.rows.load_key(cell.row);
+            holder.rows.warm_key(cell.row);
             going = cell.parent();
         }
-        let held = self.held;
-        while self.held + hashes.len() as u32 > self.capacity && self.evict(holder, end) {}
-        held - self.held
-    }
-
-    /// Where the next blocks will probably go.
-    fn look_ahead(&mut self, holder: Holder<'_>, hashes: &[u64]) -> [Option<Place>; AHEAD] {
-        let mut places = [None; AHEAD];
-        for (place, &hash) in places.iter_mut().zip(hashes) {
-            *place = holder.place_for(hash);
-        }
-        // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
-        places.iter().flatten().for_each(|place| holder.rows.load_bits(place));
-        places
     }
 
     /// Drops the block in this row and what lies below it; answers how many.
@@ -347,4 +346,15 @@ impl Ledger {
         let at = ((spread * ((self.chunks.len() as u64) << self.shift)) >> 32) as usize;
         &mut self.chunks[at >> self.shift].buckets[at & ((1 << self.shift) - 1)]
     }
+}
+
+/// Where the next blocks will probably go.
+fn look_ahead(holder: Holder<'_>, hashes: &[u64]) -> [Option<Place>; AHEAD] {
+    let mut places = [None; AHEAD];
+    for (place, &hash) in places.iter_mut().zip(hashes) {
+        *place = holder.place_for(hash);
+    }
+    // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
+    places.iter().flatten().for_each(|place| holder.rows.warm_bits(place));
+    places
 }

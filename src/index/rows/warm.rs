@@ -1,47 +1,28 @@
-//! Memory that is asked for before it is used, so that several answers are under way at once.
-//!
-//! What is looked at is prefetched: a load keeps a core from going more than some hundred instructions ahead, and a
-//! round of a look-up asks for up to 32 lines. What is about to be written is loaded: with prefetches instead a new
-//! block took as long in a small index, and a tenth more in a large one (`bench/README.md`).
+//! Memory that is asked for before it is used, so that several answers are under way at once: by prefetches, which no
+//! core waits for. A load, though nobody uses its answer, keeps one from going more than some hundred instructions
+//! ahead, and a round of a look-up asks for up to 32 lines.
 
 #![allow(unsafe_code, reason = "instructions that prefetch take an address")]
 
-use std::hint::black_box;
-
 use super::{Place, Row, Rows};
-use crate::atomics::{AtomicU64, Ordering};
 
 impl Rows {
-    /// Prefetches what a look at this block will read.
+    /// Asks the memory for what a look at this block will read.
     #[inline]
     pub(in crate::index) fn warm(&self, hash: u64) {
         self.places(hash).into_iter().for_each(|bucket| prefetch(self.keys(bucket)));
     }
 
-    /// Loads what a place for this block will be looked for in.
+    /// Asks the memory for a row's key.
     #[inline]
-    pub(in crate::index) fn load(&self, hash: u64) {
-        self.places(hash).into_iter().for_each(|bucket| load(&self.keys(bucket)[0]));
+    pub(in crate::index) fn warm_key(&self, row: Row) {
+        prefetch(self.key(row));
     }
 
-    /// Loads a row's key.
+    /// Asks the memory for the bits of a place.
     #[inline]
-    pub(in crate::index) fn load_key(&self, row: Row) {
-        load(self.key(row));
-    }
-
-    /// Loads the bits of a place.
-    #[inline]
-    pub(in crate::index) fn load_bits(&self, place: &Place) {
-        load(self.bits(place.row, 0));
-    }
-}
-
-/// Nobody waits for the answer.
-#[inline]
-fn load(word: &AtomicU64) {
-    if cfg!(not(feature = "modelled")) {
-        black_box(word.load(Ordering::Relaxed));
+    pub(in crate::index) fn warm_bits(&self, place: &Place) {
+        prefetch(self.bits(place.row, 0));
     }
 }
 
