@@ -104,7 +104,8 @@ impl Ledger {
     }
 
     /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of
-    /// them in row `end`; with none, `end` is the block before the part.
+    /// them in row `end`; with none, `end` is the block before the part. It ends where a block comes again, as none
+    /// does of a prompt; within two times [`AHEAD`] that may be missed, and the block lies there twice.
     pub(super) fn insert(
         &mut self,
         holder: Holder<'_>,

@@ -100,6 +100,30 @@ fn a_block_twice_in_a_chain_ends_it() {
     assert_eq!((index.audit(), insert(&index, &[], ids[0])), (Ok(0), Inserted::default()));
 }
 
+/// Where it comes again among blocks that are placed while it is, it may lie there twice, and goes like others.
+#[test]
+fn a_block_again_and_again_does_no_harm() {
+    let mut twice = 0;
+    for seed in 0..2_000 {
+        let (index, ids) = made(1, 40);
+        insert(&index, &chain(100 * seed..100 * seed + seed % 30), ids[0]);
+        let mut said = chain(7..27);
+        let (first, again) = ((seed % 16) as usize, (seed / 16 % 19) as usize + 1);
+        said[again.max(first)] = said[first.min(again)];
+        let inserted = insert(&index, &said, ids[0]);
+        assert!(inserted.now as usize >= first.max(again).min(20), "{inserted:?}");
+        assert_eq!(index.audit(), Ok(index.figures(0).blocks as usize));
+        twice += usize::from(inserted.now == 20 && first != again);
+        for link in said.iter().chain(&said) {
+            let _ = index.remove(*link, ids[0]);
+        }
+        assert_eq!(insert(&index, &chain(7..27), ids[0]).before, 0);
+        insert(&index, &chain(5_000..5_040), ids[0]);
+        assert_eq!((index.audit(), index.figures(0).blocks), (Ok(40), 40), "all of it went");
+    }
+    assert!(twice > 0, "none of these lay there twice");
+}
+
 /// What follows a block is noted without what lies before it.
 #[test]
 fn a_chain_grows_below_the_block_that_is_named() {
