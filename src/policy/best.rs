@@ -24,7 +24,7 @@ impl Best {
     /// Who costs more than this is neither chosen nor comes next.
     #[inline]
     pub(super) fn most(&self) -> u64 {
-        self.second_cost.min(u64::MAX - 1)
+        self.second_cost
     }
 
     pub(super) fn offer(&mut self, slot: u16, cost: u64) {
