@@ -216,7 +216,6 @@ fn who_costs_more_gets_nothing_of_what_is_new() {
 #[test]
 fn nobody_is_chosen_twice_or_beyond_its_cap() {
     let prompt = chain(1, 20);
-    // Of many, those that hold the prompt are looked at first.
     for count in [3, 17, 40] {
         let mut endpoints: Vec<Endpoint> = (0..count).map(endpoint).collect();
         endpoints[2].cap = 1;
@@ -302,6 +301,15 @@ fn fronts_that_know_nothing_of_each_other_meet() {
     other.computes(3, 700);
     let apart = met(&one, &other);
     assert!(apart < 120, "{apart} of 200 meet");
+    // Who was tried neither gets it nor comes next, though what others may have sent there makes it cheaper.
+    let fleet = front(2, 4);
+    for seed in 0..20 {
+        let home = fleet.choose_new(seed).endpoint.slot;
+        let mut tried = Avoid::default();
+        tried.push(home);
+        let next = fleet.choose(&chain(seed, 10), 640, tried).unwrap();
+        assert_eq!((next.endpoint.slot, next.runner_up), (1 - home, None));
+    }
     // What one alone holds stays there, whatever the ring says of the rest.
     let fleet = front(4, 4);
     let prompt = chain(7, 40);
