@@ -130,13 +130,14 @@ impl Ledger {
         let part = |at: usize| chain[before..].chunks(AHEAD).nth(at).unwrap_or(&[]);
         let warm = |part: &[u64]| part.iter().for_each(|&hash| holder.rows.warm(hash));
         (0..2).for_each(|at| warm(part(at)));
-        self.warm_oldest(holder);
+        self.warm_oldest(holder, part(0).len());
         let mut places = look_ahead(holder, part(0));
         'full: for (at, hashes) in chain[before..].chunks(AHEAD).enumerate() {
             // While these are placed the next ones' memory is under way, their keys since the part before this one.
             warm(part(at + 2));
             let next = look_ahead(holder, part(at + 1));
             inserted.evicted += self.make_room(holder, hashes.len(), end);
+            self.warm_oldest(holder, hashes.len() + part(at + 1).len());
             for (&hash, place) in hashes.iter().zip(std::mem::replace(&mut places, next)) {
                 if self.held >= self.capacity {
                     break 'full;
@@ -158,14 +159,13 @@ impl Ledger {
     fn make_room(&mut self, holder: Holder<'_>, blocks: usize, end: u32) -> u32 {
         let held = self.held;
         while self.held + blocks as u32 > self.capacity && self.evict(holder, end) {}
-        self.warm_oldest(holder);
         held - self.held
     }
 
-    /// Asks the memory for what will be read where room is made the next time.
-    fn warm_oldest(&self, holder: Holder<'_>) {
-        let mut going = if self.held + 2 * AHEAD as u32 > self.capacity { self.oldest } else { NONE };
-        for _ in 0..AHEAD {
+    /// Asks the memory for what will go where so many blocks more are held.
+    fn warm_oldest(&self, holder: Holder<'_>, more: usize) {
+        let mut going = self.oldest;
+        for _ in self.capacity..self.held + more as u32 {
             if going == NONE {
                 break;
             }
