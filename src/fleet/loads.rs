@@ -7,16 +7,16 @@ use super::flights::{Caps, Flights};
 use super::rates::Rate;
 use super::trials::Trial;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
-use crate::limits::{ENDPOINTS_MAX, LABELLED_POOLS_MAX, TOKENS_MAX};
+use crate::limits::{ENDPOINTS_MAX, POOLS_MAX, TOKENS_MAX};
 
 /// What choices read of the requests of ours; [`crate::counters`] is the only writer.
 #[derive(Debug)]
 pub struct Loads {
     /// By slot.
     endpoints: Box<[Cells; ENDPOINTS_MAX]>,
-    mean_prompt: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
-    mean_held: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
-    mean_answer: Box<[AtomicU32; LABELLED_POOLS_MAX]>,
+    mean_prompt: Box<[AtomicU32; POOLS]>,
+    mean_held: Box<[AtomicU32; POOLS]>,
+    mean_answer: Box<[AtomicU32; POOLS]>,
 }
 
 /// What is counted of one endpoint, in a line of memory of its own: a request that comes or goes takes that one line
@@ -52,6 +52,9 @@ impl Default for Loads {
         }
     }
 }
+
+/// Means are kept of so many pools.
+const POOLS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX };
 
 /// Mean lengths of a pool at one moment, as they are kept.
 #[derive(Clone, Copy, Debug)]
@@ -260,9 +263,9 @@ impl Loads {
     }
 }
 
-/// Pools beyond the last share its mean.
-fn mean_cell(means: &[AtomicU32; LABELLED_POOLS_MAX], pool: PoolId) -> &AtomicU32 {
-    &means[usize::from(pool.0).min(LABELLED_POOLS_MAX - 1)]
+/// Pools beyond the last, of which there are none but where models of all this are tried, share its mean.
+fn mean_cell(means: &[AtomicU32; POOLS], pool: PoolId) -> &AtomicU32 {
+    &means[usize::from(pool.0).min(POOLS - 1)]
 }
 
 /// A mean takes one more length in.
@@ -270,4 +273,24 @@ fn moves(cell: &AtomicU32, tokens: u32) {
     let mean = i64::from(cell.load(Ordering::Relaxed));
     let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;
     cell.store(moved as u32, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_has_means_of_its_own() {
+        let loads = Loads::default();
+        let last = POOLS as u16 - 1;
+        let lengths = [(0, 300), (63, 600), (64, 20_000), (65, 90), (last, 5_000)];
+        for (pool, tokens) in lengths {
+            (0..2_000).for_each(|_| loads.prompt(PoolId(pool), tokens, tokens / 2));
+            (0..2_000).for_each(|_| loads.answer(PoolId(pool), tokens));
+        }
+        for (pool, tokens) in lengths {
+            let means = [loads.mean_prompt(PoolId(pool)), loads.mean_answer(PoolId(pool))];
+            assert!(means.iter().all(|mean| mean.abs_diff(tokens) <= 8), "{means:?} of {pool}");
+        }
+    }
 }
