@@ -280,9 +280,11 @@ impl Keeper {
         let now = Instant::now();
         clock.ticked = now;
         let mut fleet = self.fleet();
-        if now.duration_since(clock.second) >= SECOND {
-            clock.second = now;
-            fleet.caches.tick();
+        // Several where `publish_interval_ms` is longer, or control was held up.
+        let seconds = now.duration_since(clock.second).as_secs();
+        if seconds > 0 {
+            clock.second += SECOND * seconds as u32;
+            (0..seconds).for_each(|_| fleet.caches.tick());
             fleet.pools.tick(now);
         }
         // Before it is looked what is in flight.
@@ -379,7 +381,9 @@ pub(super) mod tests {
             let fleet = keeper.fleet();
             (fleet.caches.index().unwrap().second(), fleet.pools.any_idle())
         };
+        let before = |seconds| Instant::now().checked_sub(seconds * SECOND).unwrap();
         assert_eq!(ticks(Instant::now() + 60 * SECOND), (0, false), "less than a second");
-        assert_eq!(ticks(Instant::now().checked_sub(SECOND).unwrap()), (1, true));
+        assert_eq!(ticks(before(1)), (1, true));
+        assert_eq!(ticks(before(5)).0, 6, "control was held up");
     }
 }
