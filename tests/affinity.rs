@@ -1,4 +1,9 @@
-//! `tuning/affinity.sh` on machines that are described by files: what it would write, and what it refuses.
+//! `tuning/affinity.sh` on machines that are described by files: what it would write, what it writes, and
+//! what it refuses.
+
+#[path = "relay/untested.rs"]
+#[allow(dead_code, reason = "shared with tests/relay")]
+mod untested;
 
 use std::fs;
 use std::path::PathBuf;
@@ -58,6 +63,31 @@ impl Machine {
             format!("{}/{} {}", path[1], path[0], words[3])
         };
         text.lines().filter(|line| !line.starts_with('#')).map(change).collect()
+    }
+
+    /// Has it write, and what it said of what it could not.
+    fn apply(&self, cpus: &str) -> String {
+        let output = self.run(&["--apply", "--cpus", cpus, "eth0"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && !said.contains("nothing was written"), "{said}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// What stands in the files that it may write, with directories cut off.
+    fn holds(&self) -> Vec<String> {
+        let card = "sys/class/net/eth0/queues";
+        let mut files: Vec<String> = (20..25).map(|number| format!("proc/irq/{number}/smp_affinity_list")).collect();
+        files.extend(["tx-0/xps_cpus", "tx-1/xps_cpus"].map(|file| format!("{card}/{file}")));
+        files.push("proc/sys/net/core/rps_sock_flow_entries".into());
+        for queue in 0..2 {
+            files.extend(["rps_cpus", "rps_flow_cnt"].map(|file| format!("{card}/rx-{queue}/{file}")));
+        }
+        let held = |file: &String| {
+            let path: Vec<&str> = file.rsplit('/').take(2).collect();
+            let text = fs::read_to_string(self.0.join(file)).unwrap_or_else(|_| "?".into());
+            format!("{}/{} {}", path[1], path[0], text.trim_end())
+        };
+        files.iter().map(held).collect()
     }
 }
 
@@ -136,6 +166,55 @@ fn what_is_as_it_would_be_is_left_alone() {
     machine.write(&format!("{card}/tx-1/xps_cpus"), "01,00000000");
     machine.write("proc/irq/25/smp_affinity_list", "0,2");
     assert_eq!(machine.would_write(&["--cpus", "0-2", "eth0"]), ["25/smp_affinity_list 2", "tx-1/xps_cpus 2"]);
+}
+
+#[test]
+fn what_is_printed_is_written_once_it_is_asked_for() {
+    let machine = Machine::new("apply", &["0", "1", "2"], 2);
+    if !rustix::process::geteuid().is_root() {
+        let output = machine.run(&["--apply", "eth0"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains("which only root may"), "{said}");
+        return untested::say("what affinity.sh writes, as only root may have it write");
+    }
+    assert_eq!(machine.apply("0-2"), "");
+    let spread = [
+        "20/smp_affinity_list 0-99",
+        "21/smp_affinity_list 0",
+        "22/smp_affinity_list 0",
+        "23/smp_affinity_list 1",
+        "24/smp_affinity_list 1",
+        "tx-0/xps_cpus 5",
+        "tx-1/xps_cpus 2",
+        "core/rps_sock_flow_entries 32768",
+        "rx-0/rps_cpus 7",
+        "rx-0/rps_flow_cnt 16384",
+        "rx-1/rps_cpus 7",
+        "rx-1/rps_flow_cnt 16384",
+    ];
+    assert_eq!(machine.holds(), spread);
+    assert_eq!(machine.would_write(&["--cpus", "0-2", "eth0"]), [""; 0], "there is nothing left to write");
+    // What is not taken is said, and the others are written.
+    let kept = machine.0.join("sys/class/net/eth0/queues/tx-0/xps_cpus");
+    fs::remove_file(&kept).unwrap();
+    fs::create_dir(&kept).unwrap();
+    let said = machine.apply("1-2");
+    assert!(said.contains(&format!("not taken by the kernel: {} stays ?", kept.display())), "{said}");
+    let alone = [
+        "20/smp_affinity_list 0-99",
+        "21/smp_affinity_list 1",
+        "22/smp_affinity_list 1",
+        "23/smp_affinity_list 2",
+        "24/smp_affinity_list 2",
+        "tx-0/xps_cpus ?",
+        "tx-1/xps_cpus 4",
+        "core/rps_sock_flow_entries 32768",
+        "rx-0/rps_cpus 0",
+        "rx-0/rps_flow_cnt 0",
+        "rx-1/rps_cpus 0",
+        "rx-1/rps_flow_cnt 0",
+    ];
+    assert_eq!(machine.holds(), alone);
 }
 
 #[test]
