@@ -1,5 +1,6 @@
-//! Whether the queues of the network cards interrupt the CPUs that shards run on. Said only of cards whose
-//! interrupts the kernel tells; others (loopback, bridges, most containers) are passed over.
+//! Whether the queues of the network cards interrupt the CPUs that shards run on, and hand packets on and are sent on
+//! as `tuning/affinity.sh` would have it. Said only of cards whose interrupts the kernel tells; others (loopback,
+//! bridges, most containers) are passed over.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use crate::shard::topology::{cards_in_use, names, text};
 /// What the names of a queue's interrupts have in common, over the drivers of today; those for configuration and
 /// errors have none of it. `tuning/affinity.sh` goes by the same.
 const QUEUE_NAMES: [&str; 6] = ["rx", "tx", "input", "output", "comp", "ntfy"];
+
+/// Connections that RFS remembers, over all queues; `tuning/affinity.sh` writes the same.
+const FLOW_ENTRIES: usize = 32_768;
 
 /// One finding for each card that is up; none without pinned shards.
 pub(super) fn findings(sys: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Vec<Finding> {
@@ -26,13 +30,10 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
     if taking.is_empty() {
         return None;
     }
-    let mut receive = names(&card.join("queues"));
-    receive.retain(|queue| queue.starts_with("rx-"));
-    // A mask of zeros, in groups, is "off".
-    let spreads = |queue: &String| {
-        let mask = text(&card.join("queues").join(queue).join("rps_cpus"));
-        mask.is_some_and(|mask| !mask.trim().trim_matches(['0', ',']).is_empty())
-    };
+    let queues = card.join("queues");
+    let receive = queues_of(&queues, "rx-");
+    let spreads = |queue: &PathBuf| text(&queue.join("rps_cpus")).is_some_and(|mask| !masked(&mask).is_empty());
+    let differs = set_otherwise(&queues, proc, shards);
     let elsewhere = interrupts.iter().filter(|cpus| !cpus.is_subset(shards)).count();
     let how = format!("`{} --cpus {} {name}` shows what to change", shipped("tuning/affinity.sh"), ranges(shards));
     let on = ranges(&taking);
@@ -51,9 +52,49 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
             name,
             format!("{elsewhere} of {all} queue interrupts go to CPUs without a shard ({on}).\n{how}"),
         )
+    } else if !differs.is_empty() {
+        let (differs, cpus) = (differs.join(", "), ranges(shards));
+        Finding::advice(name, format!("set otherwise than wanted for shards on CPUs {cpus}: {differs}.\n{how}"))
     } else {
         Finding::good(name, format!("queue interrupts go to the shards' CPUs ({on})"))
     })
+}
+
+/// What `tuning/affinity.sh` would set otherwise of who sends on which queue (XPS), and of who handles what comes on
+/// one (RPS, RFS). What is not there, or cannot be read, is passed over.
+fn set_otherwise(queues: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Vec<&'static str> {
+    let (receive, transmit) = (queues_of(queues, "rx-"), queues_of(queues, "tx-").len());
+    let spread = receive.len() < shards.len();
+    let (handlers, flows) = match spread {
+        // As the kernel rounds it: up to a power of two.
+        true => (shards.clone(), FLOW_ENTRIES.div_ceil(receive.len().max(1)).next_power_of_two()),
+        false => (BTreeSet::new(), 0),
+    };
+    let mask = |file: PathBuf, wanted: &BTreeSet<usize>| text(&file).is_some_and(|mask| masked(&mask) != *wanted);
+    let count = |file: PathBuf, wanted: usize| text(&file).is_some_and(|count| count.trim().parse() != Ok(wanted));
+    let xps = |queue: usize| {
+        let senders = shards.iter().copied().skip(queue).step_by(transmit).collect();
+        mask(queues.join(format!("tx-{queue}/xps_cpus")), &senders)
+    };
+    let entries = proc.join("sys/net/core/rps_sock_flow_entries");
+    let differs = [
+        ("xps_cpus", transmit > 1 && (0..transmit).any(xps)),
+        ("rps_sock_flow_entries", spread && count(entries, FLOW_ENTRIES)),
+        ("rps_cpus", receive.iter().any(|queue| mask(queue.join("rps_cpus"), &handlers))),
+        ("rps_flow_cnt", receive.iter().any(|queue| count(queue.join("rps_flow_cnt"), flows))),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+fn queues_of(queues: &Path, kind: &str) -> Vec<PathBuf> {
+    names(queues).iter().filter(|name| name.starts_with(kind)).map(|name| queues.join(name)).collect()
+}
+
+/// The CPUs of a mask: hexadecimal, a comma between groups of 32.
+fn masked(mask: &str) -> BTreeSet<usize> {
+    let digits = mask.chars().rev().filter_map(|digit| digit.to_digit(16)).enumerate();
+    let bits = digits.flat_map(|(place, digit)| (0..4).map(move |bit| (4 * place + bit, digit >> bit & 1 == 1)));
+    bits.filter(|(_, set)| *set).map(|(cpu, _)| cpu).collect()
 }
 
 /// The interrupts of a card's queues, as directories of `/proc/irq`.
@@ -77,6 +118,7 @@ fn cpus_of(irq: &Path) -> BTreeSet<usize> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
 
     use super::*;
     use crate::cli::check::Weight;
@@ -109,6 +151,26 @@ mod tests {
         fn findings(&self, shards: &str) -> Vec<Finding> {
             findings(&self.0.join("sys"), &self.0.join("proc"), &listed(shards))
         }
+
+        /// The files, each name once, that `tuning/affinity.sh` would set otherwise.
+        fn would_set(&self, shards: &str) -> Vec<String> {
+            for cpu in listed(shards) {
+                fs::create_dir_all(self.0.join(format!("sys/devices/system/cpu/cpu{cpu}"))).unwrap();
+            }
+            let mut command = Command::new("bash");
+            command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tuning/affinity.sh")).args(["--cpus", shards, "eth0"]);
+            command.env("WARMFRONT_SYS", self.0.join("sys")).env("WARMFRONT_PROC", self.0.join("proc"));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let mut set = Vec::new();
+            for line in String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.starts_with('#')) {
+                let name = line.split(' ').next().unwrap().rsplit('/').next().unwrap().to_owned();
+                if !set.contains(&name) {
+                    set.push(name);
+                }
+            }
+            set
+        }
     }
 
     impl Drop for Machine {
@@ -136,6 +198,55 @@ mod tests {
         assert!(alone[0].words.starts_with("receive queues: 1 for shards on 4 CPUs"), "{}", alone[0].words);
         let spread = Machine::new("spread", &[("virtio0-Rx", "0")], "00000000,0000000f").findings("0-3");
         assert_eq!(spread[0].weight, Weight::Good);
+    }
+
+    /// Of one kind of file after the other, each also where it is as wanted: what is said is what the script would set.
+    #[test]
+    fn what_the_script_would_set_otherwise_is_told() {
+        let queues = |count: usize| {
+            let names: Vec<String> = (0..count).map(|queue| format!("eth0-Rx-{queue}")).collect();
+            let interrupts: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "0")).collect();
+            Machine::new("otherwise", &interrupts, "0")
+        };
+        // Queues, CPUs, and files with what stands there: of two transmit queues, and of a card that spreads.
+        let enough = ["tx-0/xps_cpus 00,00000001", "tx-1/xps_cpus 00,00000002", "rx-0/rps_flow_cnt 0"];
+        let spread = ["rx-0/rps_cpus 2,00000003", "rx-1/rps_cpus 2,00000003", "rx-1/rps_flow_cnt 16384"];
+        let remembered = "rps_sock_flow_entries 32768";
+        let cases: &[(usize, &str, &[&str], &str)] = &[
+            (2, "0-1", &enough, ""),
+            (2, "0-1", &[&enough[..], &["tx-1/xps_cpus 3"]].concat(), "xps_cpus"),
+            (2, "0-1", &[&enough[..], &["rx-1/rps_cpus 00,00000002"]].concat(), "rps_cpus"),
+            (2, "0-1", &[&enough[..], &["rx-0/rps_flow_cnt 4096", "rps_sock_flow_entries 1"]].concat(), "rps_flow_cnt"),
+            (2, "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 0"], ""),
+            (2, "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 1"], "xps_cpus"),
+            (1, "0", &["tx-0/xps_cpus 0"], ""),
+            (2, "0-1,33", &[&spread[..], &[remembered]].concat(), ""),
+            (2, "0-1,33", &[&spread[..], &["rps_sock_flow_entries 0"]].concat(), "rps_sock_flow_entries"),
+            (2, "0-1,33", &[&spread[..], &["rx-0/rps_cpus 00,00000003"]].concat(), "rps_cpus"),
+            (2, "0-1,33", &[&spread[..], &["rx-1/rps_flow_cnt 32768"]].concat(), "rps_flow_cnt"),
+            (2, "0-1,33", &["tx-0/xps_cpus 2,00000001", "tx-1/xps_cpus 2", "rx-1/rps_cpus 2,00000003"], "rps_cpus"),
+            (
+                2,
+                "0-1,33",
+                &["tx-0/xps_cpus 3", "tx-1/xps_cpus 0", "rx-0/rps_cpus 1", remembered, "rx-0/rps_flow_cnt 0"],
+                "xps_cpus, rps_cpus, rps_flow_cnt",
+            ),
+        ];
+        for (count, cpus, files, told) in cases {
+            let machine = queues(*count);
+            for file in *files {
+                let (name, text) = file.split_once(' ').unwrap();
+                let under = if name.contains('/') { "sys/class/net/eth0/queues" } else { "proc/sys/net/core" };
+                machine.write(&format!("{under}/{name}"), text);
+            }
+            let found = machine.findings(cpus);
+            let wanted = format!("set otherwise than wanted for shards on CPUs {cpus}: {told}.\n");
+            match *told {
+                "" => assert_eq!(found[0].weight, Weight::Good, "{files:?}: {}", found[0].words),
+                _ => assert!(found[0].words.starts_with(&wanted), "{files:?}: {}", found[0].words),
+            }
+            assert_eq!(machine.would_set(cpus).join(", "), *told, "{files:?}");
+        }
     }
 
     #[test]
