@@ -45,7 +45,7 @@ fn little_lockable_memory_is_enough() {
         return untested::say("little lockable memory, as only root may become another user with other limits");
     }
     // The most last: what a ring was counted for is given back a moment after its process has ended.
-    let [little, none, much] = ["65536", "0", "8388608"].map(|memory| {
+    let [little, narrow, none, much] = ["65536", "69632", "0", "8388608"].map(|memory| {
         let front = as_user(NOBODY, memory, &["--shards", "1"]);
         let (driver, why) = front.driver();
         println!("memlock {memory}: {driver}, {why}");
@@ -60,6 +60,7 @@ fn little_lockable_memory_is_enough() {
         return untested::say("a smaller ring, as this kernel gives none, counts none or has large pages");
     }
     assert!(little.is_some_and(|operations| operations < LARGEST), "in 64 KiB: {little:?}");
+    assert!(narrow.is_some(), "one page more takes a larger ring, and not the list of its buffers");
     assert_eq!(much, Some(LARGEST), "in 8 MiB");
 }
 

@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
 use std::time::Duration;
 
 use rustix::net::Shutdown;
@@ -60,6 +61,9 @@ enum News {
     /// This listener may have so many more in this turn.
     Accept(SocketId, u32),
 }
+
+/// What the kernel has counted for a ring it gives back some milliseconds after that is closed.
+const GIVEN_BACK: Duration = Duration::from_millis(20);
 
 /// One shard's ring.
 pub struct Uring {
@@ -107,7 +111,21 @@ impl Uring {
     /// # Errors
     /// As of [`Uring::new`].
     pub fn with_queues(sizes: &[(u32, u32)]) -> io::Result<Uring> {
-        let ring = Ring::new(sizes)?;
+        let mut last = io::Error::from(io::ErrorKind::Unsupported);
+        for (tried, &size) in sizes.iter().enumerate() {
+            if tried > 0 {
+                thread::sleep(GIVEN_BACK);
+            }
+            match Uring::of_size(size) {
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => last = error,
+                made => return made,
+            }
+        }
+        Err(last)
+    }
+
+    fn of_size(size: (u32, u32)) -> io::Result<Uring> {
+        let ring = Ring::new(size)?;
         let buffers = Buffers::register(&ring)?;
         ring.enable()?;
         Ok(Uring {

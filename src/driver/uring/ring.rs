@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use crate::slots::Key;
 
-/// Entries of the two queues, tried in this order: memory for them is counted against the user's
-/// `RLIMIT_MEMLOCK`, which may leave no room for the larger.
+/// Entries of the two queues, tried in this order: memory for them, and for the list of receive buffers, is counted
+/// against the user's `RLIMIT_MEMLOCK`, which may leave no room for the larger.
 pub(super) const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)];
 /// Enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
 const FRUITLESS_MAX: u32 = 10_000;
@@ -106,24 +106,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Queues of the first of these sizes, operations and completions, that there is memory for. It does nothing before
-    /// [`Ring::enable`].
-    ///
-    /// # Errors
-    /// What the kernel said to the last.
-    pub(super) fn new(sizes: &[(u32, u32)]) -> io::Result<Ring> {
-        let mut last = io::Error::from(io::ErrorKind::Unsupported);
-        for &(operations, completions) in sizes {
-            let mut builder = IoUring::builder();
-            builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
-            builder.setup_submit_all().setup_r_disabled().setup_cqsize(completions).dontfork();
-            match builder.build(operations) {
-                Ok(ring) => return Ok(Ring { ring, overflows: 0 }),
-                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => last = error,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last)
+    /// Queues of this size, operations and completions. It does nothing before [`Ring::enable`].
+    pub(super) fn new((operations, completions): (u32, u32)) -> io::Result<Ring> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
+        builder.setup_submit_all().setup_r_disabled().setup_cqsize(completions).dontfork();
+        Ok(Ring { ring: builder.build(operations)?, overflows: 0 })
     }
 
     /// Entries of the queues: operations, completions.
@@ -326,13 +314,13 @@ mod tests {
     use super::*;
 
     /// None, where this kernel gives none.
-    fn ring(sizes: &[(u32, u32)]) -> Option<Ring> {
-        Ring::new(sizes).inspect_err(|error| eprintln!("NOT TESTED: this kernel gives no ring: {error}")).ok()
+    fn ring(size: (u32, u32)) -> Option<Ring> {
+        Ring::new(size).inspect_err(|error| eprintln!("NOT TESTED: this kernel gives no ring: {error}")).ok()
     }
 
     #[test]
     fn what_is_not_used_here_is_refused() {
-        let Some(mut ring) = ring(&SIZES) else { return };
+        let Some(mut ring) = ring(SIZES[0]) else { return };
         ring.ring.submitter().register_probe(&mut Probe::new()).unwrap();
         ring.enable().unwrap();
         let poll = || opcode::PollAdd::new(Fd(0), libc::POLLIN as u32).build();
@@ -362,7 +350,7 @@ mod tests {
     /// Twice as many polls as there is room for, all over at once; none is lost.
     #[test]
     fn completions_that_find_their_queue_full_come_later() {
-        let Some(mut ring) = ring(&[(2, 4)]) else { return };
+        let Some(mut ring) = ring((2, 4)) else { return };
         ring.enable().unwrap();
         let there = std::fs::File::open("/proc/self/stat").unwrap();
         let ids = || (0..8).map(Key::from_u64);
