@@ -13,7 +13,7 @@ use crate::engine::{EVENTS, Engine, Mood};
 use crate::front::{Client, Front};
 use crate::stops::Stops;
 use crate::wire::{Head, Length, Wire};
-use crate::{DRIVERS, reserved, until};
+use crate::{DRIVERS, on_both, reserved, until};
 
 const STREAMS: usize = 40;
 
@@ -83,19 +83,21 @@ fn upgrades_under_load_cost_nothing() {
 /// A program that does not come to serve changes nothing.
 #[test]
 fn a_failed_upgrade_leaves_the_one_that_serves() {
-    let engine = Arc::new(Engine::start());
-    let front = Front::start("auto", &[engine.address], &config(1));
-    front.until_health(0, "up");
-    front.write("[limits]\nno_such_key = 1\n");
-    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 0.0);
-    front.try_upgrade();
-    front.until_said("no process took this one's place");
-    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
-    (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
-    std::thread::sleep(Duration::from_millis(50));
-    front.write(&config(1));
-    front.upgrade();
-    (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+    on_both(|driver| {
+        let engine = Arc::new(Engine::start());
+        let front = Front::start(driver, &[engine.address], &config(1));
+        front.until_health(0, "up");
+        front.write("[limits]\nno_such_key = 1\n");
+        assert_eq!(front.metric("warmfront_upgrade_failures_total"), 0.0);
+        front.try_upgrade();
+        front.until_said("no process took this one's place");
+        assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
+        (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+        std::thread::sleep(Duration::from_millis(50));
+        front.write(&config(1));
+        front.upgrade();
+        (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+    });
 }
 
 /// Whom a shell found by PATH knows from the kernel alone where its program lay, and a package puts another in its place.
@@ -180,39 +182,41 @@ fn asks_for(front: &Front, model: &str) -> u16 {
 /// ready.
 #[test]
 fn an_heir_knows_the_engines_before_it_serves() {
-    let engines = [OfOneModel::start("a"), OfOneModel::start("b")];
-    let front = Front::start("auto", &engines.each_ref().map(|engine| engine.address), &config(2));
-    // By what is published: either could be answered by luck before.
-    let known = |model: &str| front.asks("GET", "/endpoints", "").1.contains(&format!("\"model\":\"{model}\""));
-    until("both models", || known("a") && known("b"));
-    (0..2).for_each(|place| front.until_health(place, "up"));
-    let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        let _stops = Stops(&stop);
-        for model in ["a", "b", "a", "b"] {
-            let (front, stop, asked) = (&front, &stop, &asked);
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    assert_eq!(asks_for(front, model), 200, "{model}");
-                    assert_eq!(front.asks("GET", "/readyz", "").0, 200);
-                    asked.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        for _ in 0..3 {
-            let before = asked.load(Ordering::Relaxed);
-            front.upgrade();
-            until("requests behind it", || asked.load(Ordering::Relaxed) > before + 20);
-        }
+    on_both(|driver| {
+        let engines = [OfOneModel::start("a"), OfOneModel::start("b")];
+        let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(2));
+        // By what is published: either could be answered by luck before.
+        let known = |model: &str| front.asks("GET", "/endpoints", "").1.contains(&format!("\"model\":\"{model}\""));
+        until("both models", || known("a") && known("b"));
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let _stops = Stops(&stop);
+            for model in ["a", "b", "a", "b"] {
+                let (front, stop, asked) = (&front, &stop, &asked);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(asks_for(front, model), 200, "{model}");
+                        assert_eq!(front.asks("GET", "/readyz", "").0, 200);
+                        asked.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..3 {
+                let before = asked.load(Ordering::Relaxed);
+                front.upgrade();
+                until("requests behind it", || asked.load(Ordering::Relaxed) > before + 20);
+            }
+        });
+        assert_eq!(front.connect().get("/version").status, 404, "any engine is asked for what is of no model");
     });
-    assert_eq!(front.connect().get("/version").status, 404, "any engine is asked for what is of no model");
 }
 
 /// A front that has a stream to finish, and so is there to be asked behind an upgrade. It ends when its engine is in
 /// another mood.
-fn amid_a_stream() -> (Engine, Front, Client, Head) {
+fn amid_a_stream(driver: &str) -> (Engine, Front, Client, Head) {
     let engine = Engine::start();
-    let front = Front::start("auto", &[engine.address], &config(1));
+    let front = Front::start(driver, &[engine.address], &config(1));
     front.until_health(0, "up");
     engine.becomes(Mood::TicksOn);
     let mut stream = front.connect();
@@ -225,7 +229,7 @@ fn amid_a_stream() -> (Engine, Front, Client, Head) {
 /// seconds: where the machine takes so long to upgrade that little of them is left, all of it is done again.
 fn upgraded_amid_a_stream<T>(prepare: impl Fn(&Front) -> T) -> (Engine, Front, Client, Head, T) {
     let upgraded = || {
-        let (engine, front, stream, head) = amid_a_stream();
+        let (engine, front, stream, head) = amid_a_stream("auto");
         let begun = Instant::now();
         let prepared = prepare(&front);
         front.upgrade();
@@ -262,17 +266,19 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
 /// The same of a probe of the data port, as most have it that know no other.
 #[test]
 fn who_asks_the_one_that_served_for_its_health_is_sent_to_its_heir() {
-    let (engine, front, mut stream, head) = amid_a_stream();
-    let mut probe = front.connect();
-    let before = probe.get("/health");
-    assert_eq!((before.status, before.closes), (200, false));
-    front.upgrade();
-    until("a word of its heir", || {
-        let reply = probe.get("/health");
-        assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body.data));
-        reply.closes
+    on_both(|driver| {
+        let (engine, front, mut stream, head) = amid_a_stream(driver);
+        let mut probe = front.connect();
+        let before = probe.get("/health");
+        assert_eq!((before.status, before.closes), (200, false));
+        front.upgrade();
+        until("a word of its heir", || {
+            let reply = probe.get("/health");
+            assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body.data));
+            reply.closes
+        });
+        assert!(ends_whole(&engine, &mut stream, &head), "{driver}");
     });
-    assert!(ends_whole(&engine, &mut stream, &head));
 }
 
 /// A change that the one that served takes would be none of the service.
@@ -425,43 +431,49 @@ fn an_upgrade_during_another_or_behind_it_is_the_heirs_to_make() {
 /// A service manager may ask the process that it has just been told of: it waits until it can.
 #[test]
 fn a_process_that_has_just_begun_can_be_followed() {
-    let engine = Engine::start();
-    let front = Front::start("auto", &[engine.address], &config(1));
-    // Each is named some milliseconds before it has listeners to hand on.
-    (0..10).for_each(|_| front.upgrade());
-    assert!(!front.has_said("no process can take"), "{}", front.log());
-    assert_eq!(front.connect().post().status, 200);
+    on_both(|driver| {
+        let engine = Engine::start();
+        let front = Front::start(driver, &[engine.address], &config(1));
+        // Each is named some milliseconds before it has listeners to hand on.
+        (0..10).for_each(|_| front.upgrade());
+        assert!(!front.has_said("no process can take"), "{driver}: {}", front.log());
+        assert_eq!(front.connect().post().status, 200);
+    });
 }
 
 /// Behind an upgrade the first Ctrl-C cuts no stream either.
 #[test]
 fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
-    let (engine, mut front, mut client, head) = amid_a_stream();
-    front.upgrade();
-    front.interrupt();
-    front.until_said("a second Ctrl-C ends at once");
-    assert!(ends_whole(&engine, &mut client, &head));
-    drop(client);
-    until("the first process's end", || front.first_has_ended());
+    on_both(|driver| {
+        let (engine, mut front, mut client, head) = amid_a_stream(driver);
+        front.upgrade();
+        front.interrupt();
+        front.until_said("a second Ctrl-C ends at once");
+        assert!(ends_whole(&engine, &mut client, &head), "{driver}");
+        drop(client);
+        until("the first process's end", || front.first_has_ended());
+    });
 }
 
 /// Who stops a front by SIGTERM and then by Ctrl-C has pressed that once.
 #[test]
 fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
-    for interrupts in [1, 2] {
-        let (engine, mut front, mut client, head) = amid_a_stream();
-        front.terminate();
-        front.until_said("draining: no new connections");
-        front.interrupt();
-        front.until_said("draining already, streams may finish; a second Ctrl-C ends at once");
-        match interrupts {
-            1 => assert!(ends_whole(&engine, &mut client, &head)),
-            _ => {
-                front.interrupt();
-                assert!(!client.body(&head).whole);
+    on_both(|driver| {
+        for interrupts in [1, 2] {
+            let (engine, mut front, mut client, head) = amid_a_stream(driver);
+            front.terminate();
+            front.until_said("draining: no new connections");
+            front.interrupt();
+            front.until_said("draining already, streams may finish; a second Ctrl-C ends at once");
+            match interrupts {
+                1 => assert!(ends_whole(&engine, &mut client, &head), "{driver}"),
+                _ => {
+                    front.interrupt();
+                    assert!(!client.body(&head).whole, "{driver}");
+                }
             }
+            drop(client);
+            until("the process's end", || front.first_has_ended());
         }
-        drop(client);
-        until("the process's end", || front.first_has_ended());
-    }
+    });
 }
