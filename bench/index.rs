@@ -267,7 +267,9 @@ fn churn() {
     let before = resident();
     (1_000_000..11_000_000).for_each(&mut turn);
     let evicted: u64 = (0..64).map(|slot| index.figures(slot).evicted).sum();
-    println!("churn: {before} KiB resident, {} KiB after 10^7 more; {evicted} evicted, {removed} removed", resident());
+    let after = resident();
+    println!("churn: {before} KiB resident, {after} KiB after 10^7 more; {evicted} evicted, {removed} removed");
+    assert!(after <= before + 1_024, "it grew");
     index.audit().expect("it fits together");
 }
 

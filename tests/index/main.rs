@@ -354,25 +354,35 @@ fn indexes_of_another_size_have_another_layout() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// However many depths there are: the deepest are exact, the rest never too much, and looking is bounded.
+    /// However many depths there are, in sets of any width: the deepest are exact, the rest never too much, and looking
+    /// is bounded.
     #[test]
     fn looking_is_bounded_and_never_says_too_much(
         held in proptest::collection::vec(0usize..=600, 1..40),
         length in 1usize..=600,
+        endpoints in proptest::sample::select(vec![40, 100, 200, 400, 1_000]),
     ) {
-        let (index, ids) = made(40, 640);
+        // Who holds something lies all over the slots; the others have no room.
+        let index = Index::new(Capacity { endpoints, blocks: 40 * 640 + endpoints * 16, lengths: false }).unwrap();
+        let ids: Vec<_> = (0..endpoints as u16).map(|slot| id(slot, 1)).collect();
+        ids.iter().for_each(|&id| assert_eq!(index.assign(id, Some(0)), Ok(0)));
         let prompt = chain(0..600);
-        held.iter().zip(&ids).for_each(|(&held, &id)| { insert(&index, &prompt[..held], id); });
+        let mut truth = vec![0; endpoints];
+        for (place, &held) in held.iter().enumerate() {
+            let slot = place * endpoints / 40;
+            prop_assert_eq!(index.resize(ids[slot], 640), Ok(640));
+            prop_assert_eq!(insert(&index, &prompt[..held], ids[slot]).now as usize, held);
+            truth[slot] = held.min(length) as u32;
+        }
         let mut found = Matches::default();
         index.longest(&prompt[..length], &ids, &mut found);
         prop_assert!(found.probes() as usize <= probes_max(length, 0), "{} of {}", found.probes(), probes_max(length, 0));
-        let truth = |slot: usize| held.get(slot).map_or(0, |&held| held.min(length)) as u32;
-        let mut depths: Vec<u32> = (0..40).map(truth).filter(|&depth| depth > 0).collect();
+        let mut depths: Vec<u32> = truth.iter().copied().filter(|&depth| depth > 0).collect();
         depths.sort();
         depths.dedup();
         let exact = depths.iter().rev().nth(3).copied().unwrap_or(1);
-        for slot in 0..40 {
-            let (said, is) = (found.depth(slot as u16), truth(slot));
+        for (slot, is) in truth.into_iter().enumerate() {
+            let said = found.depth(slot as u16);
             prop_assert!(said <= is && (said == is || is < exact), "{slot}: {said} of {is}");
         }
         prop_assert!(found.levels().zip(found.levels().skip(1)).all(|(a, b)| a.0 > b.0));

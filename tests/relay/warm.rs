@@ -11,7 +11,7 @@ use warmfront::fleet::Method;
 use warmfront::policy::{Policy, PoolId};
 
 use crate::client::{chunked, post, status};
-use crate::engine::{Engine, STREAM, TOKEN, gate, ok, refusing};
+use crate::engine::{Engine, HELLO, STREAM, TOKEN, gate, ok, refusing};
 use crate::front::{Front, PATIENCE, endpoint, republish};
 
 fn front(engines: &[Engine]) -> Front {
@@ -435,8 +435,7 @@ fn an_image_keeps_prompts_apart() {
     front.settles();
 }
 
-/// Tokens are pending until the first event with data, for a reply that shows none until its head, and never longer
-/// than the request.
+/// Tokens are pending until the first event with data, and never longer than the request.
 #[test]
 fn tokens_are_pending_until_the_first_one_comes_back() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -478,8 +477,38 @@ fn tokens_are_pending_until_the_first_one_comes_back() {
     front.settles();
 }
 
-/// A reply that is no stream tells nothing before its end: its tokens are pending for as long as the engine needs for
-/// so many.
+/// Of a reply that shows no token its head tells that the prompt is computed, long before so many tokens would be at
+/// the rate that is known.
+#[test]
+fn tokens_of_what_is_no_stream_are_pending_until_its_head() {
+    let (head, body) = HELLO.split_at(HELLO.len() - 2);
+    let (open, wait) = gate();
+    let engine = Engine::run(move |mut connection| {
+        while connection.request().is_some() {
+            for part in [head, body] {
+                wait();
+                connection.send(part);
+            }
+        }
+    });
+    let front = front(std::slice::from_ref(&engine));
+    let pending = || front.counters.loads().pending(0);
+    let begun = Instant::now();
+    let mut client = front.connect();
+    // Some 48,000 tokens at 4,000 a second.
+    client.send(post("/v1/chat/completions", conversation(1, 72)));
+    front.until("the choice", |_| pending() > 40_000);
+    open.send(()).unwrap();
+    assert_eq!(status(&client.head()), 200);
+    assert_eq!((pending(), front.counters.in_flight(0)), (0, 1));
+    assert!(begun.elapsed() < Duration::from_secs(10), "its time was over by itself: {:?}", begun.elapsed());
+    open.send(()).unwrap();
+    assert_eq!(client.bytes(body.len()), body.as_bytes());
+    front.settles();
+}
+
+/// A reply that is no stream tells nothing before its head: its tokens are pending for no longer than the engine needs
+/// for so many.
 #[test]
 fn a_long_answer_that_is_no_stream_is_no_prompt_to_compute() {
     let (open, wait) = gate();
