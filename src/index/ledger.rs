@@ -23,8 +23,8 @@ use super::rows::{Holder, Kept, Place, Row, Rows};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 
-/// New blocks whose memory is asked for at once: of twice as many, the third lines of some, for which a core has no
-/// place to wait any more, hold up all that it does.
+/// New blocks whose memory is asked for at once. For twice as many, more lines are under way than a core can wait for,
+/// and what it does next stands in line behind them.
 const AHEAD: usize = 8;
 
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
