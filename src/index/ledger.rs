@@ -11,6 +11,7 @@
 //! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
 
+mod ahead;
 mod audit;
 mod cell;
 mod list;
@@ -19,13 +20,10 @@ mod room;
 mod saved;
 
 use super::promises::Promises;
-use super::rows::{Holder, Kept, Place, Row, Rows};
+use super::rows::{Holder, Kept, Row, Rows};
+use ahead::{Ahead, PART};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
-
-/// New blocks whose memory is asked for at once. For twice as many, more lines are under way than a core can wait for,
-/// and what it does next stands in line behind them.
-const AHEAD: usize = 8;
 
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
 const STEPS_MAX: usize = 64;
@@ -104,8 +102,8 @@ impl Ledger {
     }
 
     /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of
-    /// them in row `end`; with none, `end` is the block before the part. It ends where a block comes again, as none
-    /// does of a prompt; within two times [`AHEAD`] that may be missed, and the block lies there twice.
+    /// them in row `end`; with none, `end` is the block before the part. A block that comes again, as none does of a
+    /// prompt, may lie there twice ([`ahead`]).
     pub(super) fn insert(
         &mut self,
         holder: Holder<'_>,
@@ -127,18 +125,14 @@ impl Ledger {
             self.confirm(end);
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
-        let part = |at: usize| chain[before..].chunks(AHEAD).nth(at).unwrap_or(&[]);
-        let warm = |part: &[u64]| part.iter().for_each(|&hash| holder.rows.warm(hash));
-        (0..2).for_each(|at| warm(part(at)));
-        self.warm_oldest(holder, part(0).len());
-        let mut places = look_ahead(holder, part(0));
-        'full: for (at, hashes) in chain[before..].chunks(AHEAD).enumerate() {
-            // While these are placed the next ones' memory is under way, their keys since the part before this one.
-            warm(part(at + 2));
-            let next = look_ahead(holder, part(at + 1));
+        let chain = &chain[before..];
+        let mut ahead = Ahead::of(holder, chain);
+        self.warm_oldest(holder, PART.min(chain.len()));
+        'full: for (at, hashes) in chain.chunks(PART).enumerate() {
+            let (places, next) = ahead.go_on(at);
             inserted.evicted += self.make_room(holder, hashes.len(), end);
-            self.warm_oldest(holder, hashes.len() + part(at + 1).len());
-            for (&hash, place) in hashes.iter().zip(std::mem::replace(&mut places, next)) {
+            self.warm_oldest(holder, hashes.len() + next);
+            for (&hash, place) in hashes.iter().zip(places) {
                 if self.held >= self.capacity {
                     break 'full;
                 }
@@ -157,8 +151,8 @@ impl Ledger {
 
     /// Evicts for so many blocks, as far as there is what may go; answers how many.
     fn make_room(&mut self, holder: Holder<'_>, blocks: usize, end: u32) -> u32 {
-        let held = self.held;
-        while self.held + blocks as u32 > self.capacity && self.evict(holder, end) {}
+        let (held, allowed) = (self.held, self.capacity.saturating_sub(blocks as u32));
+        while self.held > allowed && self.evict(holder, end, self.held - allowed) {}
         held - self.held
     }
 
@@ -220,17 +214,38 @@ impl Ledger {
         held - self.held
     }
 
-    /// Drops the oldest leaf. `end` is not in the list and stays out of it. False: there is none.
-    fn evict(&mut self, holder: Holder<'_>, end: u32) -> bool {
-        while self.oldest != NONE {
-            let at = self.oldest;
-            if self.cell(at).first_child == NONE {
-                self.drop_leaf(holder, at, end);
-                return true;
-            }
-            self.unlist(at);
+    /// Drops the oldest leaf, and those before it that are the oldest when it has gone: of its line, and no more than
+    /// `most`. `end` is not in the list and stays out of it. False: there is none.
+    fn evict(&mut self, holder: Holder<'_>, end: u32, most: u32) -> bool {
+        while self.oldest != NONE && self.cell(self.oldest).first_child != NONE {
+            self.unlist(self.oldest);
         }
-        false
+        let oldest = self.oldest;
+        if oldest == NONE {
+            return false;
+        }
+        let (mut at, newer) = (oldest, self.cell(oldest).newer);
+        for _ in 1..most {
+            let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
+            let parent = self.cell(at).parent();
+            // Whoever has a place in the list itself, or another child, goes when its own turn comes.
+            if parent == NONE || parent == end || (sibling_before, sibling_after) != (NONE, NONE) {
+                break;
+            }
+            let above = self.cell_mut(parent);
+            if above.newer != UNLISTED {
+                break;
+            }
+            above.first_child = NONE;
+            self.let_go(holder, at, row);
+            at = parent;
+        }
+        if at != oldest {
+            // The place of those that went was handed on to it.
+            self.list_between(at, newer, NONE);
+        }
+        self.drop_leaf(holder, at, end);
+        true
     }
 
     fn drop_leaf(&mut self, holder: Holder<'_>, at: u32, end: u32) {
@@ -250,6 +265,11 @@ impl Ledger {
         } else {
             self.unlist(at);
         }
+        self.let_go(holder, at, row);
+    }
+
+    /// A cell that nothing names any more.
+    fn let_go(&mut self, holder: Holder<'_>, at: u32, row: Row) {
         if !holder.rows.is_sole(row) {
             self.lose(row, at);
         }
@@ -347,15 +367,4 @@ impl Ledger {
         let at = ((spread * ((self.chunks.len() as u64) << self.shift)) >> 32) as usize;
         &mut self.chunks[at >> self.shift].buckets[at & ((1 << self.shift) - 1)]
     }
-}
-
-/// Where the next blocks will probably go.
-fn look_ahead(holder: Holder<'_>, hashes: &[u64]) -> [Option<Place>; AHEAD] {
-    let mut places = [None; AHEAD];
-    for (place, &hash) in places.iter_mut().zip(hashes) {
-        *place = holder.place_for(hash);
-    }
-    // In a loop of their own: a core looks only some hundred instructions ahead of what it waits for.
-    places.iter().flatten().for_each(|place| holder.rows.warm_bits(place));
-    places
 }

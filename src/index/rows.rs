@@ -13,11 +13,13 @@
 //! holders of each.
 //!
 //! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,
-//! "Balanced Allocations"; rows are never moved). There are never more rows than blocks held by each endpoint, summed.
+//! "Balanced Allocations"; rows are never moved): the emptier one, or the first while it has three free rows and nobody
+//! holds the block ([`place`]). There are never more rows than blocks held by each endpoint, summed.
 //!
 //! Cost: a look reads two cache lines of keys, and one of bits where the block is shared.
 
 mod audit;
+mod place;
 mod saved;
 mod warm;
 
@@ -25,6 +27,7 @@ use std::array;
 
 use crate::atomics::{AtomicU64, Ordering};
 use crate::pages::filled;
+pub(super) use place::Place;
 pub use saved::Saved;
 pub(super) use warm::prefetch;
 
@@ -70,15 +73,6 @@ pub(super) enum Kept {
     Shared,
 }
 
-/// Where a block is or may be, and the key that was seen there.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    row: Row,
-    key: u64,
-    /// Of a free row: the block has another holder already.
-    shared: bool,
-}
-
 /// All rows.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -96,9 +90,9 @@ pub(super) struct Holder<'a> {
 }
 
 impl Rows {
-    /// Buckets for `blocks` different blocks. Half of the rows are in use then, and of 10^10 new blocks one finds
-    /// both of its buckets full (at three quarters it would be one of a hundred: rows go in another order than
-    /// they came, which evens out less than their filling does).
+    /// Buckets for `blocks` different blocks. Half of the rows are in use then, and of 10^7 new blocks less than one
+    /// finds both of its buckets full (21 of 5.4 * 10^8 did; at three quarters it would be one of a hundred: rows go in
+    /// another order than they came, which evens out less than their filling does).
     pub(super) fn buckets(blocks: usize) -> Option<u32> {
         let buckets = blocks.checked_mul(2)?.div_ceil(LINE).max(1);
         u32::try_from(buckets.checked_mul(LINE)?).ok().map(|_| buckets as u32)
@@ -119,17 +113,27 @@ impl Rows {
         Holder { rows: self, slot }
     }
 
+    /// The first bucket of a block.
+    #[inline]
+    fn first_place(&self, hash: u64) -> u32 {
+        // By those bits foremost that the tag leaves out.
+        self.bucket_of(hash.rotate_right(TAG_FROM))
+    }
+
     /// The two buckets of a block: one only if there are no two.
     #[inline]
     fn places(&self, hash: u64) -> [u32; 2] {
-        let of = |spread: u64| (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32;
-        // The first by those bits foremost that the tag leaves out.
-        let (first, second) = (of(hash.rotate_right(TAG_FROM)), of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        let (first, second) = (self.first_place(hash), self.bucket_of(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
         if first != second {
             return [first, second];
         }
         // With one bucket to go to, blocks of a small index would often find it full.
         [first, if second + 1 < self.buckets { second + 1 } else { 0 }]
+    }
+
+    #[inline]
+    fn bucket_of(&self, spread: u64) -> u32 {
+        (((spread >> 32) * u64::from(self.buckets)) >> 32) as u32
     }
 
     #[inline]
@@ -250,16 +254,22 @@ impl Holder<'_> {
     }
 
     /// Makes it a holder of the block, whose cell is `cell`. `None`: it is one already, or both buckets are full.
-    /// `place` is what [`Holder::place_for`] has answered, if it was asked.
+    /// `place` is where it may go, if that was looked up.
     #[inline]
     pub(super) fn hold(self, hash: u64, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
-        self.hold_in(self.rows.places(hash), hash, cell, place)
+        self.hold_in(|| self.rows.places(hash), hash, cell, place)
     }
 
     #[inline]
-    fn hold_in(self, buckets: [u32; 2], hash: u64, cell: u32, place: Option<Place>) -> Option<(Row, Kept)> {
+    fn hold_in(
+        self,
+        buckets: impl Fn() -> [u32; 2],
+        hash: u64,
+        cell: u32,
+        place: Option<Place>,
+    ) -> Option<(Row, Kept)> {
         let Holder { rows, slot } = self;
-        let mut place = place.or_else(|| self.place_in(buckets, hash))?;
+        let mut place = place.or_else(|| self.place_anew(buckets(), hash))?;
         // Each turn around means that another thread got on.
         for _ in 0..64 {
             let Place { row, key, shared } = place;
@@ -288,7 +298,7 @@ impl Holder<'_> {
                 rows.bits(row, 0).store(cell.into(), Ordering::Release);
                 return Some((row, Kept::Sole(cell)));
             }
-            place = self.place_in(buckets, hash)?;
+            place = self.place_anew(buckets(), hash)?;
         }
         None
     }
@@ -301,50 +311,6 @@ impl Holder<'_> {
             self.rows.bits(row, word).store(if word == own { bit } else { 0 }, Ordering::Release);
         }
         self.rows.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
-    }
-
-    /// The block's row to join, else a free one in the emptier of its buckets. `None`: it holds the block alone, or
-    /// both are full.
-    #[inline]
-    pub(super) fn place_for(self, hash: u64) -> Option<Place> {
-        self.place_in(self.rows.places(hash), hash)
-    }
-
-    #[inline]
-    fn place_in(self, buckets: [u32; 2], hash: u64) -> Option<Place> {
-        let (mut same, mut free) = ([0u32; 2], [0u32; 2]);
-        for at in 0..2 {
-            for (place, key) in self.rows.keys(buckets[at]).iter().enumerate() {
-                let key = key.load(Ordering::Relaxed);
-                same[at] |= u32::from(is_tagged(key, hash)) << place;
-                free[at] |= u32::from(key & HOLDERS == 0) << place;
-            }
-            same[at] &= !free[at];
-        }
-        let mut shared = false;
-        if same[0] | same[1] != 0 {
-            let mut own = false;
-            let mut join = None;
-            self.rows.rows_in(buckets, hash, |row, key| {
-                own |= sole(key) == Some(self.slot);
-                shared = true;
-                if sole(key).is_none() {
-                    join = join.or(Some(Place { row, key, shared }));
-                }
-                false
-            });
-            if own || join.is_some() {
-                return join.filter(|_| !own);
-            }
-        }
-        let at = usize::from(free[1].count_ones() > free[0].count_ones());
-        if free[at] == 0 {
-            return None;
-        }
-        let row = Row(buckets[at] * LINE as u32 + free[at].trailing_zeros());
-        let key = self.rows.key(row).load(Ordering::Relaxed);
-        // Another thread may just have taken it: then the exchange must fail.
-        Some(Place { row, key: if key & HOLDERS == 0 { key } else { !key }, shared })
     }
 
     /// Takes it off the holders of a row that it holds; the last one leaves the row free.

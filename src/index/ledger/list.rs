@@ -15,6 +15,10 @@ impl Ledger {
 
     pub(super) fn list_instead(&mut self, at: u32, before: u32) {
         let Cell { newer, older, .. } = *self.cell(before);
+        self.list_between(at, newer, older);
+    }
+
+    pub(super) fn list_between(&mut self, at: u32, newer: u32, older: u32) {
         let cell = self.cell_mut(at);
         (cell.newer, cell.older) = (newer, older);
         self.link(newer, older, at, at);

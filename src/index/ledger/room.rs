@@ -30,7 +30,7 @@ impl Ledger {
     pub(in crate::index) fn shrink(&mut self, holder: Holder<'_>, blocks: u32) -> u32 {
         self.capacity = blocks.min(self.cells());
         let held = self.held;
-        while self.held > self.capacity && self.evict(holder, NONE) {}
+        while self.held > self.capacity && self.evict(holder, NONE, self.held - self.capacity) {}
         held - self.held
     }
 

@@ -44,7 +44,7 @@ impl Ledger {
             self.unlist(end);
             self.confirm(end);
         }
-        let has_room = self.held < self.capacity || self.evict(holder, end);
+        let has_room = self.held < self.capacity || self.evict(holder, end, 1);
         let at = self.next_cell();
         let row = if has_room { holder.hold_saved(saved, at) } else { None };
         if let Some((row, kept)) = row {

@@ -36,6 +36,6 @@ impl Holder<'_> {
 
     /// [`Holder::hold`] of one that was saved. A block that another endpoint holds in its other bucket gets a row more.
     pub(in crate::index) fn hold_saved(self, saved: Saved, cell: u32) -> Option<(Row, Kept)> {
-        if self.rows.has_bucket(saved) { self.hold_in([saved.bucket; 2], saved.tag & TAG, cell, None) } else { None }
+        if self.rows.has_bucket(saved) { self.hold_in(|| [saved.bucket; 2], saved.tag & TAG, cell, None) } else { None }
     }
 }

@@ -13,6 +13,12 @@ impl Rows {
         self.places(hash).into_iter().for_each(|bucket| prefetch(self.keys(bucket)));
     }
 
+    /// Asks the memory for the first of a block's buckets.
+    #[inline]
+    pub(in crate::index) fn warm_first(&self, hash: u64) {
+        prefetch(self.keys(self.first_place(hash)));
+    }
+
     /// Asks the memory for a row's key.
     #[inline]
     pub(in crate::index) fn warm_key(&self, row: Row) {

@@ -1,0 +1,82 @@
+//! Where the blocks of a chain will go, found while the memory of the next ones is on its way. A core waits for a
+//! certain number of lines at a time; each of the chain's parts is asked for three parts before it is placed.
+//!
+//! Of a block that nobody holds nobody holds what lies below it, since who holds a block holds those before it. From
+//! there on a row is looked for that is free, and not for the block: mostly in its first bucket alone, which spares the
+//! line of the second and the comparison with either. What another thread inserts meanwhile, and a chain that names a
+//! block again, comes to lie there twice by that, which [`super::super::rows`] allows.
+
+use crate::index::rows::{Holder, Place};
+
+/// New blocks whose memory is asked for at once. For twice as many, more lines are under way than a core can wait for,
+/// and what it does next stands in line behind them; for half as many, it waits.
+pub(super) const PART: usize = 8;
+
+/// The rest of a chain, part by part.
+pub(super) struct Ahead<'a> {
+    holder: Holder<'a>,
+    rest: &'a [u64],
+    /// Of three parts in turn.
+    places: [[Option<Place>; PART]; 3],
+    /// Nobody held the last block that was looked up.
+    alone: bool,
+}
+
+impl<'a> Ahead<'a> {
+    pub(super) fn of(holder: Holder<'a>, rest: &'a [u64]) -> Ahead<'a> {
+        let mut ahead = Ahead { holder, rest, places: [[None; PART]; 3], alone: false };
+        (0..3).for_each(|at| ahead.warm(at));
+        ahead.place(0);
+        ahead.place_alone(1);
+        ahead
+    }
+
+    /// Where this part will probably go, which follows the one asked for before, and how many blocks the next one has.
+    #[inline]
+    pub(super) fn go_on(&mut self, at: usize) -> ([Option<Place>; PART], usize) {
+        self.warm(at + 3);
+        self.place_alone(at + 2);
+        self.place(at + 1);
+        (self.places[at % 3], self.part(at + 1).len())
+    }
+
+    #[inline]
+    fn part(&self, at: usize) -> &'a [u64] {
+        self.rest.chunks(PART).nth(at).unwrap_or(&[])
+    }
+
+    /// Asks the memory for the keys that will be looked at.
+    #[inline]
+    fn warm(&self, at: usize) {
+        let rows = self.holder.rows;
+        match self.alone {
+            true => self.part(at).iter().for_each(|&hash| rows.warm_first(hash)),
+            false => self.part(at).iter().for_each(|&hash| rows.warm(hash)),
+        }
+    }
+
+    /// Gives a place to those that need no look at their second bucket, and asks the memory for that of the others.
+    #[inline]
+    fn place_alone(&mut self, at: usize) {
+        let (holder, part) = (self.holder, self.part(at));
+        for (place, &hash) in self.places[at % 3].iter_mut().zip(part) {
+            *place = if self.alone { holder.place_alone(hash) } else { None };
+            match place {
+                Some(place) => holder.rows.warm_bits(place),
+                None => holder.rows.warm(hash),
+            }
+        }
+    }
+
+    /// Gives a place to the others.
+    #[inline]
+    fn place(&mut self, at: usize) {
+        let (holder, part) = (self.holder, self.part(at));
+        for (place, &hash) in self.places[at % 3].iter_mut().zip(part).filter(|(place, _)| place.is_none()) {
+            *place = if self.alone { holder.place_alone_in_two(hash) } else { None };
+            *place = place.or_else(|| holder.place_for(hash));
+            self.alone = place.is_some_and(|place| place.is_alone());
+            place.iter().for_each(|place| holder.rows.warm_bits(place));
+        }
+    }
+}
