@@ -90,11 +90,8 @@ impl Ledger {
         // By what was held, not by what there is room for: an engine may say again and again that it holds nothing.
         for at in 0..self.unused {
             let row = std::mem::replace(self.cell_mut(at), FREE).row;
-            if row != FREE.row {
-                if !holder.rows.is_sole(row) {
-                    *self.bucket(row) = NONE;
-                }
-                holder.leave(row);
+            if row != FREE.row && !holder.leave(row) {
+                *self.bucket(row) = NONE;
             }
         }
         (self.held, self.unused, self.free, self.newest, self.oldest) = (0, 0, NONE, NONE, NONE);
@@ -129,16 +126,16 @@ impl Ledger {
         let mut ahead = Ahead::of(holder, chain);
         self.warm_oldest(holder, PART.min(chain.len()));
         'full: for (at, hashes) in chain.chunks(PART).enumerate() {
-            let (places, next) = ahead.go_on(at);
+            let places = ahead.go_on(at);
             inserted.evicted += self.make_room(holder, hashes.len(), end);
-            self.warm_oldest(holder, hashes.len() + next);
-            for (&hash, place) in hashes.iter().zip(places) {
+            self.warm_oldest(holder, (2 * PART).min(chain.len() - at * PART));
+            for (&hash, &place) in hashes.iter().zip(places) {
                 if self.held >= self.capacity {
                     break 'full;
                 }
                 let at = self.next_cell();
                 let Some((row, kept)) = holder.hold(hash, at, place) else { break 'full };
-                self.grow(end, promised, row, kept);
+                self.grow(at, end, promised, row, kept);
                 end = at;
                 inserted.now += 1;
             }
@@ -229,14 +226,10 @@ impl Ledger {
             let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
             let parent = self.cell(at).parent();
             // Whoever has a place in the list itself, or another child, goes when its own turn comes.
-            if parent == NONE || parent == end || (sibling_before, sibling_after) != (NONE, NONE) {
+            let stays = parent == NONE || parent == end || (sibling_before, sibling_after) != (NONE, NONE);
+            if stays || self.cell(parent).newer != UNLISTED {
                 break;
             }
-            let above = self.cell_mut(parent);
-            if above.newer != UNLISTED {
-                break;
-            }
-            above.first_child = NONE;
             self.let_go(holder, at, row);
             at = parent;
         }
@@ -270,10 +263,9 @@ impl Ledger {
 
     /// A cell that nothing names any more.
     fn let_go(&mut self, holder: Holder<'_>, at: u32, row: Row) {
-        if !holder.rows.is_sole(row) {
+        if !holder.leave(row) {
             self.lose(row, at);
         }
-        holder.leave(row);
         let free = self.free;
         *self.cell_mut(at) = Cell { next: free, ..FREE };
         self.free = at;
@@ -291,14 +283,9 @@ impl Ledger {
         older.take(STEPS_MAX).take_while(|&at| at != NONE).any(|at| at == parent)
     }
 
-    /// A new cell below `parent`, not in the list. There is room: fewer are held than the capacity.
-    fn grow(&mut self, parent: u32, promised: bool, row: Row, kept: Kept) {
-        let at = self.next_cell();
-        if at == self.unused {
-            self.unused += 1;
-        } else {
-            self.free = self.cell(at).next;
-        }
+    /// The next cell is this block's, below `parent` and not in the list. There is room: fewer are held than the
+    /// capacity.
+    fn grow(&mut self, at: u32, parent: u32, promised: bool, row: Row, kept: Kept) {
         let next = match kept {
             Kept::Sole(_) => NONE,
             Kept::Shared => std::mem::replace(self.bucket(row), at),
@@ -311,7 +298,13 @@ impl Ledger {
             self.cell_mut(sibling_after).sibling_before = at;
         }
         let stem = if promised { parent | PROMISED } else { parent };
-        *self.cell_mut(at) = Cell { row, stem, sibling_after, next, ..FREE };
+        let cell = self.cell_mut(at);
+        let free = std::mem::replace(cell, Cell { row, stem, sibling_after, next, ..FREE }).next;
+        if at == self.unused {
+            self.unused += 1;
+        } else {
+            self.free = free;
+        }
         self.held += 1;
     }
 

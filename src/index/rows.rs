@@ -313,16 +313,24 @@ impl Holder<'_> {
         self.rows.key(row).store(key & (TAG | TURN) | SHARED | HOLDER, Ordering::Release);
     }
 
-    /// Takes it off the holders of a row that it holds; the last one leaves the row free.
+    /// Takes it off the holders of a row that it holds; the last one leaves the row free. Answers whether it had it
+    /// alone.
     #[inline]
-    pub(super) fn leave(self, row: Row) {
+    pub(super) fn leave(self, row: Row) -> bool {
         let key = self.rows.key(row);
-        let mut seen = key.load(Ordering::Relaxed);
+        let seen = key.load(Ordering::Relaxed);
         if sole(seen).is_some() {
             // Release: who takes the row next finds it as it was left.
             key.store(seen & TURN, Ordering::Release);
-            return;
+            return true;
         }
+        self.leave_to_others(row, seen);
+        false
+    }
+
+    #[cold]
+    fn leave_to_others(self, row: Row, mut seen: u64) {
+        let key = self.rows.key(row);
         let (word, bit) = bit(self.slot);
         self.rows.bits(row, word).fetch_and(!bit, Ordering::Relaxed);
         loop {

@@ -31,13 +31,13 @@ impl<'a> Ahead<'a> {
         ahead
     }
 
-    /// Where this part will probably go, which follows the one asked for before, and how many blocks the next one has.
+    /// Where this part will probably go, which follows the one asked for before.
     #[inline]
-    pub(super) fn go_on(&mut self, at: usize) -> ([Option<Place>; PART], usize) {
+    pub(super) fn go_on(&mut self, at: usize) -> &[Option<Place>; PART] {
         self.warm(at + 3);
         self.place_alone(at + 2);
         self.place(at + 1);
-        (self.places[at % 3], self.part(at + 1).len())
+        &self.places[at % 3]
     }
 
     #[inline]

@@ -48,7 +48,7 @@ impl Ledger {
         let at = self.next_cell();
         let row = if has_room { holder.hold_saved(saved, at) } else { None };
         if let Some((row, kept)) = row {
-            self.grow(end, false, row, kept);
+            self.grow(at, end, false, row, kept);
             end = at;
         }
         if end != NONE {

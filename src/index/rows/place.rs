@@ -110,8 +110,9 @@ impl Holder<'_> {
         if free == 0 {
             return None;
         }
-        let row = Row((bucket + 1) * LINE as u32 - 1 - free.trailing_zeros());
-        let key = self.rows.key(row).load(Ordering::Relaxed);
+        let at = (LINE - 1) - free.trailing_zeros() as usize;
+        let key = self.rows.keys(bucket)[at % LINE].load(Ordering::Relaxed);
+        let row = Row(bucket * LINE as u32 + at as u32);
         (key & HOLDERS == 0).then_some(Place { row, key, shared: false })
     }
 }
