@@ -6,6 +6,7 @@
 //! snapshot fresh and answers the admin listener. Imports go down only; `tests/tidy` holds them to it.
 
 pub mod atomics;
+pub mod bout;
 pub mod calendar;
 pub mod cli;
 pub mod config;

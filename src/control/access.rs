@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::bout::Bout;
 use super::receipts::Receipts;
+use crate::bout::Bout;
 use crate::config::{Access, Log, LogFormat};
 use crate::exchange::Record;
 use crate::limits::RECORDS_MAX;

@@ -113,6 +113,11 @@ impl Caches {
         self.index.as_ref().is_some_and(|index| config.endpoint_count() > index.seats())
     }
 
+    /// Slots below this one have a place in the index, if there is one.
+    pub fn places(&self) -> usize {
+        self.index.as_ref().map_or(usize::MAX, |index| index.seats())
+    }
+
     /// For snapshots.
     pub fn index(&self) -> Option<Arc<Index>> {
         self.index.clone()

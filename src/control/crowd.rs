@@ -1,5 +1,6 @@
 //! Says when shards have as many clients as they may, or nothing left to take more with. Further ones wait in the
 //! kernel's queue, and to them the front seems to hang: neither a refusal nor a time that was measured tells of them.
+//! And when there are more kinds of finished requests than a shard tells apart, whose figures seem to stand still.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,21 +35,45 @@ impl Seen {
     }
 }
 
+/// What of it is to be said.
+#[derive(Debug, Default)]
+struct Crowd<T> {
+    full: T,
+    scarce: T,
+    uncounted: T,
+}
+
+impl Crowd<Seen> {
+    fn look(&mut self, stats: &Stats, now: Instant) -> Crowd<bool> {
+        Crowd {
+            full: self.full.look(stats.total(Count::AcceptPaused), now),
+            scarce: self.scarce.look(stats.total(Count::AcceptStalled), now),
+            uncounted: self.uncounted.look(stats.requests_overflow(), now),
+        }
+    }
+}
+
 /// Looks at all shards, for ever.
 pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
-    let (mut full, mut scarce) = (Seen::default(), Seen::default());
+    let mut seen = Crowd::default();
     loop {
         sleep(LOOK).await;
-        if full.look(stats.total(Count::AcceptPaused), Instant::now()) {
+        let said = seen.look(stats, Instant::now());
+        if said.full {
             let connections_max = keeper.config().limits.connections_max;
             tracing::warn!(
                 connections_max,
                 "a shard has as many clients as it may: further ones wait, unanswered, until one leaves; see `connections_max` in [limits]"
             );
         }
-        if scarce.look(stats.total(Count::AcceptStalled), Instant::now()) {
+        if said.scarce {
             tracing::warn!(
                 "no descriptor, memory or room to watch them (fs.epoll.max_user_watches) is left to take clients with, or the kernel refuses, which a line of its own says: further ones wait, unanswered, until that is over; `warmfront check` says how many descriptors it takes"
+            );
+        }
+        if said.uncounted {
+            tracing::warn!(
+                "a shard has met more combinations of model, endpoint, status and reason than it counts apart: in warmfront_requests_total further ones are of no endpoint, so that those of endpoints are too few (warmfront_requests_uncounted_total); with SIGUSR2 a new process begins anew"
             );
         }
     }
@@ -57,6 +82,18 @@ pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::stats::RequestKey;
+
+    #[test]
+    fn that_requests_cannot_be_told_apart_any_more_is_said() {
+        let (stats, mut seen, now) = (Stats::leak(1), Crowd::default(), Instant::now());
+        let mut counts = |slots: std::ops::Range<u16>| {
+            let keys = slots.flat_map(|slot| (200..220).map(move |status| (slot, status)));
+            keys.for_each(|(slot, status)| stats.shard(0).request(RequestKey { slot, pool: 1, status, reason: 3 }));
+            seen.look(stats, now).uncounted
+        };
+        assert_eq!([0..500, 500..1_024, 0..1_024].map(&mut counts), [false, true, false]);
+    }
 
     #[test]
     fn it_is_said_again_when_it_has_not_been_so_for_a_while() {

@@ -25,6 +25,7 @@ use super::keeper::Keeper;
 use super::ladder::Tells;
 use super::listen::ToHear;
 use super::saved::Heard;
+use crate::bout::Bout;
 use crate::fleet::EndpointId;
 use crate::index::Index;
 use crate::kvevents::{Reached, Settings, Source, Told};
@@ -77,12 +78,12 @@ struct Inner {
     silence: Silence,
     /// It was said that a socket cannot be connected with: of each of these strangers, and once of whatever else.
     said_unheard: Vec<Option<IpAddr>>,
-    /// And that it tells of no layers that see all of a prompt.
-    is_said_partial: bool,
-    /// And that some of what it tells cannot be read.
-    is_said_unread: bool,
-    /// And that it tells nothing.
-    is_said_silent: bool,
+    /// It tells of no layers that see all of a prompt;
+    partial: Bout,
+    /// some of what it tells cannot be read;
+    unread: Bout,
+    /// it tells nothing.
+    silent: Bout,
 }
 
 /// One engine rank.
@@ -113,9 +114,9 @@ impl Hearing {
             came: 0.0,
             silence: Silence::default(),
             said_unheard: Vec::new(),
-            is_said_partial: false,
-            is_said_unread: false,
-            is_said_silent: false,
+            partial: Bout::seldom(),
+            unread: Bout::seldom(),
+            silent: Bout::seldom(),
         };
         inner.recall(wanted);
         let form = Arc::clone(&wanted.form);

@@ -6,7 +6,6 @@ mod acquaintance;
 mod admin;
 mod answers;
 mod bank;
-mod bout;
 mod caches;
 mod calibration;
 pub mod client;

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::bout::Bout;
+use crate::bout::Bout;
 
 /// Most at once; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;

@@ -8,12 +8,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::ACCEPTS_PER_VISIT;
+use crate::bout::Bout;
 
 /// Not for connections of either kind.
 const LAST: u64 = 8;
@@ -47,14 +49,19 @@ pub(super) enum Arrival {
 }
 
 /// One driver's view of what this process has open.
-#[derive(Default)]
 pub(super) struct Descriptors {
     /// The number that was free when the last listener was given.
     before: u64,
     /// A client got one of those that are left to others: from then on it is looked before.
     were_short: bool,
-    /// That the kernel refuses was said.
-    said: bool,
+    /// The kernel refuses.
+    refuses: Bout,
+}
+
+impl Default for Descriptors {
+    fn default() -> Descriptors {
+        Descriptors { before: 0, were_short: false, refuses: Bout::seldom() }
+    }
 }
 
 impl Descriptors {
@@ -75,13 +82,17 @@ impl Descriptors {
         }
         match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok((connection, peer)) => {
+                self.refuses.over();
                 self.were_short |= number(&connection) >= self.end();
                 match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
                     Some(peer) => Arrival::Connection(connection, peer),
                     None => Arrival::Died,
                 }
             }
-            Err(Errno::AGAIN) => Arrival::Nothing,
+            Err(Errno::AGAIN) => {
+                self.refuses.over();
+                Arrival::Nothing
+            }
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Arrival::NotNow,
             Err(error) if OF_ONE.contains(&error) => Arrival::Died,
             Err(error) => {
@@ -91,10 +102,11 @@ impl Descriptors {
         }
     }
 
-    /// The next try fails as this one did, for as long as that lasts.
+    /// The next try fails as this one did, for as long as that lasts. Where another listener is well meanwhile, it is
+    /// said again.
     #[cold]
     fn say(&mut self, error: Errno) {
-        if !std::mem::replace(&mut self.said, true) {
+        if self.refuses.troubled(Instant::now()) {
             tracing::error!(
                 %error,
                 "the kernel takes no more connections from a listener, clients wait or are refused: it was ended by others, and is there again after a restart of warmfront, or a security module forbids it, until that allows it"
@@ -131,4 +143,26 @@ fn number(descriptor: &OwnedFd) -> u64 {
 /// None: there is none.
 fn lowest_free(any: &OwnedFd) -> Option<u64> {
     any.try_clone().ok().map(|copy| number(&copy))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{Shutdown, shutdown};
+
+    use super::*;
+    use crate::driver::socket;
+
+    #[test]
+    fn that_the_kernel_refuses_is_over_when_it_does_not() {
+        let listeners = [(); 2].map(|()| socket::listener(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
+        let [ended, good] = &listeners;
+        shutdown(ended, Shutdown::Read).unwrap();
+        let mut descriptors = Descriptors::default();
+        for _ in 0..2 {
+            assert!(matches!(descriptors.accept(ended), Arrival::NotNow));
+        }
+        assert!(descriptors.refuses.lasts());
+        assert!(matches!(descriptors.accept(good), Arrival::Nothing));
+        assert!(!descriptors.refuses.lasts());
+    }
 }

@@ -146,12 +146,19 @@ impl Exchange {
             _ => return,
         }
         cx.actions.push(Action::Dismiss { reuse: false });
+        let unacknowledged = self.unacknowledged(acknowledged);
+        let reused = self.endpoint().filter(|_| self.leg.as_ref().is_some_and(|leg| leg.reused));
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
-        let untouched = by_fin && self.upload.held_whole && self.unacknowledged(acknowledged);
-        // Where an idle connection went stale, its engine may well be there.
-        let stale = untouched && self.leg.as_ref().is_some_and(|leg| leg.reused);
-        if !stale {
+        let untouched = by_fin && self.upload.held_whole && unacknowledged;
+        let stale = untouched && reused.is_some();
+        // Its end may have come to nobody: this machine was paused, which stops the clock that idle connections are
+        // closed by, or something on the way forgot it.
+        if let Some(endpoint) = reused.filter(|_| !by_fin) {
+            cx.actions.push(Action::CloseIdle(endpoint));
+        }
+        // Where an idle connection was dead, its engine may well be there.
+        if reused.is_none() || !unacknowledged {
             self.blame(cx);
         }
         // With nobody else to ask, one that is there and closed would be told of as one that could not be reached.

@@ -175,6 +175,12 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    pub(super) fn close_idle_at(&mut self, endpoint: EndpointId) {
+        for key in self.idle.get_mut(endpoint.slot as usize).map(std::mem::take).unwrap_or_default() {
+            self.close_upstream(key);
+        }
+    }
+
     /// Makes room; false: no connection is idle.
     fn close_longest_idle(&mut self) -> bool {
         let slots = 0..self.idle.len();

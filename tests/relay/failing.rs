@@ -140,6 +140,30 @@ fn a_connection_that_went_stale_costs_no_request() {
     }
 }
 
+/// A reset tells of all connections that idle there: the next request goes on a new one.
+#[test]
+fn a_reset_of_a_kept_connection_costs_one_request_however_many_are_kept() {
+    let (open, wait) = gate();
+    let engine = Engine::run(move |mut connection| {
+        connection.request();
+        wait();
+        connection.send(HELLO);
+        if connection.request().is_some() {
+            connection.reset();
+        }
+    });
+    let front = Front::start(&[engine.address]);
+    let mut clients = [(); 6].map(|()| front.connect());
+    clients.iter_mut().for_each(|client| client.send(get("/v1/a")));
+    front.until("all six", |front| front.counters.in_flight(0) == 6);
+    drop(open);
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    front.settles();
+    assert_eq!([(); 2].map(|()| clients[0].ask(get("/v1/a")).status), [502, 200]);
+    assert_eq!(engine.connections(), 7);
+    front.settles();
+}
+
 /// A closed idle connection is noticed while nobody asks for it.
 #[test]
 fn closed_idle_connections_are_noticed() {

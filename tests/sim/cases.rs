@@ -553,6 +553,38 @@ fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
     }
 }
 
+/// Its end came to nobody, as where this machine was paused meanwhile: the first such connection tells of all that idle
+/// beside it, and says nothing of an engine that had none of the request.
+#[test]
+fn a_connection_that_died_unseen_tells_of_those_beside_it_and_nothing_of_its_engine() {
+    for (end, is_read, closes, faults) in
+        [(End::Reset, false, true, 0), (End::Reset, true, true, 1), (End::Fin, false, false, 0)]
+    {
+        let mut table = Table::new(|_| {});
+        let outcomes = statics(1).counters.outcomes();
+        let clients = [(); 3].map(|()| table.client(1 << 20));
+        let lines = clients.map(|client| table.ask(client, GET));
+        lines.iter().for_each(|line| table.send(*line, reply(3)));
+        table.pass(SECOND / 10);
+        clients.iter().for_each(|client| assert!(table.receive(*client).starts_with(b"HTTP/1.1 200")));
+        table.send(clients[0], GET);
+        table.pass(SECOND / 10);
+        let used =
+            lines.into_iter().find(|line| table.network.borrow().unread_by_peer(*line) > 0).expect("one is kept");
+        if is_read {
+            table.receive(used);
+        }
+        table.end(used, end);
+        table.pass(SECOND / 10);
+        let beside = lines.into_iter().filter(|line| *line != used);
+        let closed = beside.filter(|line| table.front_end(*line) == Some(End::Fin)).count();
+        let seen = (closed, outcomes.read(0).in_a_row, table.receive(clients[0]).starts_with(b"HTTP/1.1 502"));
+        assert_eq!(seen, (if closes { 2 } else { 0 }, faults, closes), "{end:?}, read: {is_read}");
+        drop(table);
+        outcomes.forget(0);
+    }
+}
+
 /// Its kernel takes requests and its probes are answered, and nobody has anything from it. Clients have less patience
 /// than the front, and ask again: for what the engine is thought to hold by now, or is home to.
 #[test]

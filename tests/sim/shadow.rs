@@ -332,8 +332,8 @@ impl Shadow {
         let tunnel = in_body && script.is_some_and(|script| script.tunnel);
         let ends = fin && in_body && script.is_some_and(|script| script.end.is_none());
         match () {
-            // An idle connection that went stale says nothing of its engine, if that saw nothing.
-            () if fin && leg.reused && !answered => leg.doubtful = self.step,
+            // An idle connection that was dead says nothing of its engine, if that saw nothing.
+            () if leg.reused && !answered => leg.doubtful = self.step,
             () if tunnel || leg.charged => {}
             () if ends => {
                 if script.is_some_and(|script| script.good) {

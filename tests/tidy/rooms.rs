@@ -65,6 +65,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("fleet", "endpoints and their health"),
             ("scan", "`/explain` scans as a shard would"),
             ("calendar", "times in lines of the access log"),
+            ("bout", "how often a trouble is said"),
             ("resolver", "where engines are"),
             ("want", "what is no engine's fault"),
             ("limits", "most endpoints, longest answers"),
@@ -86,7 +87,12 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("succession", &[]),
     (
         "driver",
-        &[("slots", "its sockets"), ("want", "what is no engine's fault"), ("limits", "size of the receive buffer")],
+        &[
+            ("slots", "its sockets"),
+            ("bout", "that the kernel refuses is said seldom"),
+            ("want", "what is no engine's fault"),
+            ("limits", "size of the receive buffer"),
+        ],
     ),
     ("publish", &[("snapshot", "what is published"), ("exchange", "its rules are"), ("atomics", "its flags")]),
     (
@@ -185,6 +191,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
     ("slots", &[]),
     ("calendar", &[]),
     ("resolver", &[]),
+    ("bout", &[]),
     ("want", &[]),
     ("atomics", &[]),
     ("pages", &[]),

@@ -195,12 +195,14 @@ impl Caches {
                     tracing::warn!(
                         engine,
                         seats,
-                        "the prefix index has no place for this many engines: this one counts as cold until a restart"
+                        "the prefix index has no place for this many engines: this one counts as cold until others leave, or a restart"
                     );
                 } else {
-                    // It has no way back in by itself: slots are given once, and others were not free yet.
-                    let why = "the prefix index has no place for an engine that came while others were leaving: it counts as cold";
-                    tracing::warn!(engine, seats, "{why}, until it is taken out and added again");
+                    tracing::warn!(
+                        engine,
+                        seats,
+                        "the prefix index has no place for an engine that came while others were leaving: it counts as cold until one of theirs is free"
+                    );
                 }
                 self.parts[usize::from(slot)] = None;
                 goal

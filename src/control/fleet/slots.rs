@@ -67,14 +67,32 @@ impl Fleet {
         if self.make_room(at, now) {
             return true;
         }
+        self.settle(at, address, self.course_of(at, now), now)
+    }
+
+    /// How a member begins at another endpoint.
+    fn course_of(&self, at: usize, now: Instant) -> Course {
         let member = &self.members[at];
         // Where it was somewhere else before, a new process has begun, with an empty cache.
         let is_elsewhere = member.now.is_some() || member.gave_way;
-        let course = match is_elsewhere && self.others_serve(at) {
+        match is_elsewhere && self.others_serve(at) {
             true => Course::moved(&self.config.health, now),
             false => Course::new(!is_elsewhere && !member.latecomer, &self.config.health, now),
-        };
-        self.settle(at, address, course, now)
+        }
+    }
+
+    /// Who came while so many were leaving that its slot has no place in the index gets one that has. One at a time, as
+    /// its own is free again: until it has answered a probe it gets nothing new.
+    fn bring_in(&mut self, now: Instant) {
+        let places = self.caches.places().min(self.slots.len());
+        if self.slots[..places].iter().all(|slot| slot.tenant.is_some()) {
+            return;
+        }
+        let is_out =
+            |member: &Member| Some(member.now.as_ref().filter(|now| usize::from(now.id.slot) >= places)?.address);
+        if let Some((at, address)) = (0..).zip(&self.members).find_map(|(at, member)| Some((at, is_out(member)?))) {
+            self.settle(at, address, self.course_of(at, now), now);
+        }
     }
 
     /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
@@ -259,6 +277,7 @@ impl Fleet {
                 break;
             }
         }
+        self.bring_in(now);
         self.forget_the_gone();
         true
     }

@@ -1,9 +1,11 @@
-//! What is said, once, of an engine whose events fall short: its rung alone would not tell why.
+//! What is said, when it begins, of an engine whose events fall short: its rung alone would not tell why.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::socket::Socket;
 use super::{Hearing, Inner};
+use crate::control::ladder::Tells;
 use crate::kvevents::Ended;
 use crate::limits::KV_STRANGERS_MAX;
 use crate::mirror::Mirror;
@@ -34,10 +36,13 @@ impl Hearing {
     /// It tells of no layers that see all of a prompt.
     pub(super) fn say_partial(&self) {
         let mut inner = self.inner();
-        if inner.is_said_partial || !inner.any(Mirror::is_partial) {
+        if !inner.any(Mirror::is_partial) {
+            inner.partial.over();
             return;
         }
-        inner.is_said_partial = true;
+        if !inner.partial.troubled(Instant::now()) {
+            return;
+        }
         tracing::warn!(
             engine = self.name().as_deref().unwrap_or_default(),
             "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
@@ -46,11 +51,12 @@ impl Hearing {
 
     /// It speaks in a way that is not known here, or sends nonsense.
     pub(super) fn say_unread(&self, inner: &mut Inner) {
-        let Some(why) = inner.sockets.iter().find_map(|socket| socket.counts.unread).filter(|_| !inner.is_said_unread)
-        else {
-            return;
-        };
-        inner.is_said_unread = true;
+        let why = inner.sockets.iter().find_map(|socket| socket.counts.unread);
+        // A new connection alone has read nothing yet.
+        if why.is_none() && inner.tells == Tells::All {
+            inner.unread.over();
+        }
+        let Some(why) = why.filter(|_| inner.unread.troubled(Instant::now())) else { return };
         tracing::warn!(
             engine = self.name().as_deref().unwrap_or_default(),
             %why,
@@ -60,7 +66,11 @@ impl Hearing {
 
     /// What is listened to may be another's.
     pub(super) fn say_silent(&self, inner: &mut Inner) {
-        if std::mem::replace(&mut inner.is_said_silent, true) {
+        if !inner.silence.lasts() {
+            inner.silent.over();
+            return;
+        }
+        if !inner.silent.troubled(Instant::now()) {
             return;
         }
         tracing::warn!(

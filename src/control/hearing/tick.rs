@@ -91,9 +91,7 @@ impl Hearing {
         let messages = inner.sockets.iter().map(Socket::messages).sum();
         let is_heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
         inner.silence.look(messages, is_heard, wanted.computed, Instant::now());
-        if inner.silence.lasts() {
-            self.say_silent(&mut inner);
-        }
+        self.say_silent(&mut inner);
     }
 
     fn expire(&self, inner: &Inner) {

@@ -239,3 +239,32 @@ fn who_says_that_it_holds_far_too_much_takes_little_from_others() {
         assert_eq!(lost, Some(0), "{honest:?} {among:?}");
     }
 }
+
+/// So many leave at once that those who come get slots for which the index has no place: they are cold no longer than
+/// that lasts.
+#[test]
+fn who_came_while_others_were_leaving_has_a_part_once_they_have_left() {
+    let mut stage = Stage::of(vec![480_000; 64]);
+    let seats = stage.index.seats();
+    let mut addresses = 1_u16..;
+    let mut moves = |stage: &mut Stage, place: usize| {
+        let next = SocketAddr::from(([10, 0, 2, 1], addresses.next().unwrap()));
+        assert!(stage.fleet.resolved(place, vec![next], stage.now));
+    };
+    while usize::from(stage.id(0).slot) < seats - 1 {
+        moves(&mut stage, 0);
+    }
+    for place in [1, 2] {
+        moves(&mut stage, place);
+        assert_eq!(usize::from(stage.id(place).slot), seats - 1 + place);
+    }
+    (0..2).for_each(|_| stage.second());
+    assert_eq!(stage.capacities()[1..3], [0, 0], "the slots of those who left rest yet");
+    (0..2).for_each(|_| stage.second());
+    let has_slot = |stage: &Stage| [1, 2].map(|place| usize::from(stage.id(place).slot) < seats);
+    assert_eq!(has_slot(&stage).iter().filter(|has| **has).count(), 1, "one after the other, and who serves meanwhile");
+    (0..4).for_each(|_| stage.second());
+    assert_eq!(has_slot(&stage), [true; 2]);
+    stage.is_even();
+    stage.index.audit().unwrap();
+}

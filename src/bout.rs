@@ -1,24 +1,38 @@
 //! A trouble that may come and go many times a second: that it begins, and that it is over, is said once a minute at
-//! most.
+//! most, or more seldom.
 
 use std::time::{Duration, Instant};
 
-/// It is said again when that was not done for so long.
+/// It is said again when that was not done for so long,
 const QUIET: Duration = Duration::from_secs(60);
+/// or, where each of many engines may have it, for so long.
+const LONG_QUIET: Duration = Duration::from_secs(600);
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Bout {
+#[derive(Debug)]
+pub struct Bout {
+    quiet: Duration,
     /// When it was said last that it began.
     said: Option<Instant>,
     /// What was said last is not over.
     lasts: bool,
 }
 
+impl Default for Bout {
+    fn default() -> Bout {
+        Bout { quiet: QUIET, said: None, lasts: false }
+    }
+}
+
 impl Bout {
+    /// One that is said once in ten minutes at most.
+    pub fn seldom() -> Bout {
+        Bout { quiet: LONG_QUIET, ..Bout::default() }
+    }
+
     /// There is trouble. Whether that is to be said.
     pub fn troubled(&mut self, now: Instant) -> bool {
-        let lately = self.said.is_some_and(|said| now.saturating_duration_since(said) < QUIET);
+        let lately = self.said.is_some_and(|said| now.saturating_duration_since(said) < self.quiet);
         if self.lasts || lately {
             return false;
         }
@@ -29,6 +43,11 @@ impl Bout {
     /// There is none. Whether that is to be said.
     pub fn over(&mut self) -> bool {
         std::mem::take(&mut self.lasts)
+    }
+
+    /// Whether it was said, and is not over.
+    pub fn lasts(&self) -> bool {
+        self.lasts
     }
 }
 
@@ -51,5 +70,8 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!([at(130), at(179), at(180), at(181)].map(|now| bout.troubled(now)), [true, false, false, false]);
         assert!(bout.over() && !bout.over());
+        let mut seldom = Bout::seldom();
+        assert!(seldom.troubled(at(0)) && seldom.over());
+        assert_eq!([at(599), at(600)].map(|now| seldom.troubled(now)), [false, true]);
     }
 }
