@@ -11,19 +11,19 @@
 //! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
 //! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
 
-mod ahead;
 mod audit;
 mod cell;
 mod list;
+mod lookahead;
 mod promised;
 mod room;
 mod saved;
 
 use super::promises::Promises;
 use super::rows::{Holder, Kept, Row, Rows};
-use ahead::{Ahead, PART};
 pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
+use lookahead::{Lookahead, PART};
 
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
 const STEPS_MAX: usize = 64;
@@ -100,7 +100,7 @@ impl Ledger {
 
     /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of
     /// them in row `end`; with none, `end` is the block before the part. A block that comes again, as none does of a
-    /// prompt, may lie there twice ([`ahead`]).
+    /// prompt, may lie there twice ([`lookahead`]).
     pub(super) fn insert(
         &mut self,
         holder: Holder<'_>,
@@ -123,10 +123,10 @@ impl Ledger {
         }
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
         let chain = &chain[before..];
-        let mut ahead = Ahead::of(holder, chain);
+        let mut lookahead = Lookahead::of(holder, chain);
         self.warm_oldest(holder, PART.min(chain.len()));
         'full: for (at, hashes) in chain.chunks(PART).enumerate() {
-            let places = ahead.go_on(at);
+            let places = lookahead.go_on(at);
             inserted.evicted += self.make_room(holder, hashes.len(), end);
             self.warm_oldest(holder, (2 * PART).min(chain.len() - at * PART));
             for (&hash, &place) in hashes.iter().zip(places) {

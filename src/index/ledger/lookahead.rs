@@ -13,7 +13,7 @@ use crate::index::rows::{Holder, Place};
 pub(super) const PART: usize = 8;
 
 /// The rest of a chain, part by part.
-pub(super) struct Ahead<'a> {
+pub(super) struct Lookahead<'a> {
     holder: Holder<'a>,
     rest: &'a [u64],
     /// Of three parts in turn.
@@ -22,13 +22,13 @@ pub(super) struct Ahead<'a> {
     alone: bool,
 }
 
-impl<'a> Ahead<'a> {
-    pub(super) fn of(holder: Holder<'a>, rest: &'a [u64]) -> Ahead<'a> {
-        let mut ahead = Ahead { holder, rest, places: [[None; PART]; 3], alone: false };
-        (0..3).for_each(|at| ahead.warm(at));
-        ahead.place(0);
-        ahead.place_alone(1);
-        ahead
+impl<'a> Lookahead<'a> {
+    pub(super) fn of(holder: Holder<'a>, rest: &'a [u64]) -> Lookahead<'a> {
+        let mut lookahead = Lookahead { holder, rest, places: [[None; PART]; 3], alone: false };
+        (0..3).for_each(|at| lookahead.warm(at));
+        lookahead.place(0);
+        lookahead.place_alone(1);
+        lookahead
     }
 
     /// Where this part will probably go, which follows the one asked for before.
