@@ -1,5 +1,5 @@
-//! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the
-//! end, read at the start, and believed of an engine whose process is still the same.
+//! What is known of the engines' caches, in a file over a restart of the front: it is written as it changes and at
+//! the end, read at the start, and believed of an engine whose process is still the same.
 //!
 //! A first line, in JSON as all of them, says which version's it is. Engine by engine there is a line that says what
 //! follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index. The last eight bytes are the XXH64 of all
@@ -13,6 +13,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -200,22 +201,25 @@ pub struct Writing {
     file: BufWriter<File>,
     sum: Xxh64,
     length: u64,
+    /// See [`Writing::to`].
+    written: Arc<AtomicU64>,
 }
 
 impl Writing {
-    /// Of what is to be in `path`; of so many bytes at least.
-    pub fn to(path: &Path, least: u64) -> io::Result<Writing> {
-        Writing::within(BYTES_MAX, path, least)
+    /// Of what is to be in `path`; of so many bytes at least. In `written` is counted what goes to the disk, also where
+    /// nothing comes of it.
+    pub fn to(path: &Path, least: u64, written: Arc<AtomicU64>) -> io::Result<Writing> {
+        Writing::within(BYTES_MAX, path, least, written)
     }
 
-    fn within(most: u64, path: &Path, least: u64) -> io::Result<Writing> {
+    fn within(most: u64, path: &Path, least: u64, written: Arc<AtomicU64>) -> io::Result<Writing> {
         if least > most {
             return Err(too_long());
         }
         let beside = beside(path);
         let file = BufWriter::new(made_anew(&beside)?);
         let (path, beside, sum) = (path.to_owned(), Beside(beside), Xxh64::new(0));
-        let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES };
+        let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
         writing.line(&First { warmfront_caches: VERSION })?;
         Ok(writing)
     }
@@ -237,6 +241,7 @@ impl Writing {
         if self.length > self.most {
             return Err(too_long());
         }
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.sum.update(bytes);
         self.file.write_all(bytes)
     }
@@ -379,7 +384,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use xxhash_rust::xxh64::xxh64;
 
@@ -424,7 +429,7 @@ mod tests {
     }
 
     fn write(saved: &Saved, most: u64, path: &Path) -> io::Result<u64> {
-        let mut writing = Writing::within(most, path, 0)?;
+        let mut writing = Writing::within(most, path, 0, Arc::default())?;
         saved.engines().try_for_each(|(name, engine)| writing.add(name, engine))?;
         writing.end(|| true).map(Option::unwrap)
     }
@@ -515,7 +520,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_wanted_any_more_leaves_what_is_there() {
         let folder = Folder::new();
-        let writing = Writing::to(&folder.caches(), 0).unwrap();
+        let writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
         fs::write(folder.caches(), "another's").unwrap();
         assert_eq!(writing.end(|| false).unwrap(), None);
         assert_eq!(fs::read(folder.caches()).unwrap(), b"another's");
@@ -547,7 +552,7 @@ mod tests {
         let folder = Folder::new();
         fs::write(folder.caches(), "before").unwrap();
         let (_, process) = saved();
-        let mut writing = Writing::to(&folder.caches(), 0).unwrap();
+        let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
         for engine in 1..=8 {
             let rows = Rows { layout: 5, bytes: vec![engine; 1 << 20] };
             writing.add(&format!("gpu-{engine}"), &Engine { process, remembered: None, rows: Some(rows) }).unwrap();
@@ -562,7 +567,7 @@ mod tests {
             assert_eq!(known.rows.unwrap().bytes, vec![engine; 1 << 20]);
         }
         assert!(again.is_empty() && fs::read_dir(&folder.0).unwrap().count() == 1);
-        let error = Writing::to(&folder.caches(), BYTES_MAX + 1).err().unwrap();
+        let error = Writing::to(&folder.caches(), BYTES_MAX + 1, Arc::default()).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "before anything is copied");
     }
 
