@@ -8,15 +8,14 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::Xxh64;
 
@@ -31,8 +30,9 @@ const BYTES_MAX: u64 = 4 << 30;
 const LINE_BYTES_MAX: usize = 16 << 20;
 /// Of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
-/// How the name of the file ends that is beside it while it is written.
+/// Of the file that is beside it while it is written, how its name ends, behind so many digits.
 const NEW: &str = ".new";
+const DIGITS: usize = 16;
 
 /// By the engines' names.
 #[derive(Clone, Debug, Default)]
@@ -216,9 +216,8 @@ impl Writing {
         if least > most {
             return Err(too_long());
         }
-        let beside = beside(path);
-        let file = BufWriter::new(made_anew(&beside)?);
-        let (path, beside, sum) = (path.to_owned(), Beside(beside), Xxh64::new(0));
+        let (beside, file) = Beside::made(path)?;
+        let (path, file, sum) = (path.to_owned(), BufWriter::new(file), Xxh64::new(0));
         let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
         writing.line(&First { warmfront_caches: VERSION })?;
         Ok(writing)
@@ -262,19 +261,23 @@ impl Writing {
 #[derive(Debug)]
 struct Beside(PathBuf);
 
+impl Beside {
+    /// Empty, for this user alone, and under a name that nobody else has: who writes into the same folder may be in
+    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see; where
+    /// there are no locks, nobody removes what is left.
+    fn made(path: &Path) -> io::Result<(Beside, File)> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{:0DIGITS$x}{NEW}", RandomState::new().build_hasher().finish()));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let _ = file.try_lock();
+        Ok((Beside(beside.into()), file))
+    }
+}
+
 impl Drop for Beside {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
-}
-
-/// An empty file for this user alone. What was left there may be for others to read.
-fn made_anew(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn too_long() -> io::Error {
@@ -334,26 +337,23 @@ pub fn writable(path: &Path) -> io::Result<()> {
 /// Removes what processes left beside it that ended while they wrote.
 pub fn tidy_up(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let has_ended = |id: &Pid| test_kill_process(*id) == Err(Errno::SRCH);
+    let has_ended = |beside: &DirEntry| {
+        let is_file = beside.file_type().is_ok_and(|kind| kind.is_file());
+        let opened = || OpenOptions::new().write(true).open(beside.path());
+        is_file && opened().is_ok_and(|file| file.try_lock().is_ok())
+    };
     for beside in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if writer(&beside.file_name(), name).is_some_and(|id| has_ended(&id)) {
+        if is_beside(&beside.file_name(), name) && has_ended(&beside) {
             let _ = fs::remove_file(beside.path());
         }
     }
 }
 
-/// Where it is written first, under a name of this process's own: the one whose place it took may still be writing.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}{NEW}", std::process::id()));
-    beside.into()
-}
-
-/// Whose file it is that is called so and stands beside that of another name.
-fn writer(beside: &OsStr, name: &OsStr) -> Option<Pid> {
-    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?.strip_prefix(b".")?;
-    let id: u32 = str::from_utf8(rest.strip_suffix(NEW.as_bytes())?).ok()?.parse().ok()?;
-    Pid::from_raw(id.try_into().ok()?)
+/// Whether it is called as one that is written first and then takes the other's name.
+fn is_beside(beside: &OsStr, name: &OsStr) -> bool {
+    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+    let digits = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(NEW.as_bytes()));
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 impl Engine {
@@ -383,7 +383,6 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::sync::atomic::AtomicUsize;
 
     use xxhash_rust::xxh64::xxh64;
@@ -503,14 +502,10 @@ mod tests {
         }
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // What was left behind for all to read, and what cannot be written.
-        let left = beside(&path);
-        fs::write(&left, "x").unwrap();
-        fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
-        let length = write(&saved, BYTES_MAX, &path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let length = fs::metadata(&path).unwrap().len();
         let error = write(&saved, length - 1, &path).unwrap_err();
-        assert_eq!((error.kind(), left.exists()), (io::ErrorKind::FileTooLarge, false));
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
         assert_eq!(
             (write(&saved, length, &path).unwrap(), Saved::read(&path).unwrap().engines),
             (length, saved.engines)
@@ -530,20 +525,41 @@ mod tests {
     #[test]
     fn what_a_process_left_that_has_ended_is_removed() {
         let folder = Folder::new();
-        let mut ended = Command::new("true").spawn().unwrap();
-        ended.wait().unwrap();
-        let (ended, lives) = (ended.id(), std::process::id());
-        let gone = [format!("caches.{ended}.new")];
-        let stay = ["caches", "caches.new", "caches.-1.new", "caches.0.new", "caches.99999999999.new", "caches.x.new"];
-        let others = [format!("caches.{ended}.newer"), format!("others.{ended}.new"), format!("caches.{lives}.new")];
-        let mut stay: Vec<String> = stay.map(str::to_owned).into_iter().chain(others).collect();
-        gone.iter().chain(&stay).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
+        let process = saved().1;
+        let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
+        let writes = writing.beside.0.file_name().unwrap().to_str().unwrap().to_owned();
+        let left = "caches.0123456789abcdef.new".to_owned();
+        let stay = ["caches.new", "caches.1.new", "caches.0123456789abcde-.new", "caches.0123456789abcdef.newer"];
+        let stay = stay.into_iter().chain(["others.0123456789abcdef.new"]).map(str::to_owned);
+        let mut stay: Vec<String> = stay.collect();
+        stay.iter().chain([&left]).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
+        stay.push(writes);
         tidy_up(&folder.caches());
         let left = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
         left.sort();
         stay.sort();
         assert_eq!(left, stay);
+        writing.add("gpu-1", &Engine { process, remembered: None, rows: None }).unwrap();
+        assert!(writing.end(|| true).is_ok() && Saved::read(&folder.caches()).is_ok_and(|saved| !saved.is_empty()));
+    }
+
+    /// In two containers they may have the same process id.
+    #[test]
+    fn two_that_write_one_file_do_not_write_into_each_others() {
+        let folder = Folder::new();
+        let process = saved().1;
+        let mut both = [1, 2].map(|_| Writing::to(&folder.caches(), 0, Arc::default()).unwrap());
+        for (name, writing) in ["gpu-1", "gpu-2"].iter().zip(&mut both) {
+            let rows = Some(Rows { layout: 5, bytes: vec![1; 1 << 20] });
+            writing.add(name, &Engine { process, remembered: None, rows }).unwrap();
+        }
+        for (name, writing) in ["gpu-1", "gpu-2"].iter().zip(both) {
+            writing.end(|| true).unwrap();
+            let mut known = Saved::read(&folder.caches()).unwrap();
+            assert!(known.take(name, Some(&process)).is_some() && known.is_empty());
+        }
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     }
 
     /// Of what is added nothing is kept but how long it is; what was there before stays until all is.
