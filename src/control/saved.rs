@@ -216,6 +216,7 @@ impl Writing {
         if least > most {
             return Err(too_long());
         }
+        is_file_or_none(path)?;
         let (beside, file) = Beside::made(path)?;
         let (path, file, sum) = (path.to_owned(), BufWriter::new(file), Xxh64::new(0));
         let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
@@ -327,11 +328,18 @@ impl<R: BufRead> Rest<R> {
 
 /// Whether it could be written, without doing it.
 pub fn writable(path: &Path) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    // All files are made anew there, whatever they were.
+    is_file_or_none(path)?;
+    // All files are made anew there.
     may_hold(path)
+}
+
+/// Not what is there for others, such as `/dev/null`: a file would take its name.
+fn is_file_or_none(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file")),
+        _ => Ok(()),
+    }
 }
 
 /// Removes what processes left beside it that ended while they wrote.
@@ -520,6 +528,22 @@ mod tests {
         assert_eq!(writing.end(|| false).unwrap(), None);
         assert_eq!(fs::read(folder.caches()).unwrap(), b"another's");
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_replaced() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let folder = Folder::new();
+        let (path, pipe) = (folder.caches(), folder.0.join("pipe"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        symlink(&pipe, &path).unwrap();
+        for path in [&pipe, &path, &folder.0] {
+            assert!(write(&saved().0, BYTES_MAX, path).is_err() && writable(path).is_err(), "{}", path.display());
+        }
+        assert!(fs::metadata(&path).is_ok_and(|found| found.file_type().is_fifo()));
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2);
     }
 
     #[test]

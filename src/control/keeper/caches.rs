@@ -390,7 +390,8 @@ mod tests {
         let _ = fs::remove_file(&path);
     }
 
-    /// Whatever comes of it: each minute a disk that is full would be written on as far as it goes.
+    /// Whatever comes of it: each minute a disk that is full would be written on as far as it goes. Here nothing does,
+    /// for another process is in this one's place.
     #[tokio::test(flavor = "current_thread")]
     async fn a_long_file_is_not_written_each_minute() {
         let path = std::env::temp_dir().join(format!("warmfront-long-{}", std::process::id()));
@@ -402,21 +403,25 @@ mod tests {
         let rows = Some(Rows { layout: 5, bytes: vec![1; 3 << 20] });
         known.add("gpu-1:8000", Engine { process: of, remembered: None, rows });
         keeper.fleet().remember(known);
-        let saved = || async { keeper.save_if_changed(Process::leak(1), &mut None).await };
-        assert_eq!((saved().await, keeper.save_failures()), (Duration::from_secs(3), 0));
+        let (process, late) = (Process::leak(1), Process::leak(1));
+        late.give_way();
+        for (process, is_there) in [(late, false), (process, true)] {
+            let pause = keeper.save_if_changed(process, &mut None).await;
+            assert_eq!((pause, path.exists()), (Duration::from_secs(3), is_there));
+        }
         fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert_eq!((saved().await, keeper.save_failures()), (Duration::from_secs(3), 1));
-        let trying = keeper.save_each(Duration::ZERO, Process::leak(1));
-        let once_more = async {
-            while keeper.save_failures() < 2 {
+        let another = async {
+            while fs::remove_file(&path).is_err() {
                 sleep(Duration::from_millis(1)).await;
             }
+            let before = keeper.saved_bytes();
+            keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+            let (id, _) = keeper.target(0).unwrap();
+            keeper.scraped(0, id, Ok((Reading::of(b"process_start_time_seconds 5\n"), Ours::default())));
             sleep(Duration::from_millis(200)).await;
+            assert_eq!(keeper.saved_bytes(), before, "it has changed");
         };
-        tokio::select! { () = trying => {}, () = once_more => {} }
-        assert_eq!(keeper.save_failures(), 2);
-        fs::remove_dir(&path).unwrap();
+        tokio::select! { () = keeper.save_each(Duration::ZERO, process) => {}, () = another => {} }
         assert_eq!([20 << 20, 4 << 30].map(pause_behind), [20, 30 * 60].map(Duration::from_secs));
     }
 }
