@@ -191,7 +191,8 @@ pub struct Control {
     pub resolve_interval_ms: u64,
     /// Least time between two publications of the fleet to the shards.
     pub publish_interval_ms: u64,
-    /// File in which what is known of the engines' caches outlasts a restart; empty: none.
+    /// File in which what is known of the engines' caches outlasts a restart; empty: none. It is written at the end,
+    /// and before that each minute, or where it is long up to half an hour apart.
     pub caches_file: PathBuf,
 }
 

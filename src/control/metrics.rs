@@ -130,6 +130,9 @@ impl Collected {
         let help = "Times that what is known of caches could not be written into caches_file";
         Family::new(out, "caches_file_failures", help, MetricType::Counter)?
             .counter(vec![], self.0.keeper.save_failures())?;
+        let help = "Bytes written for caches_file, of whatever came of it";
+        Family::new(out, "caches_file_written_bytes", help, MetricType::Counter)?
+            .counter(vec![], self.0.keeper.saved_bytes())?;
         let help = "Lines of the log on standard error that whoever reads it did not take";
         Family::new(out, "log_lines_lost", help, MetricType::Counter)?.counter(vec![], log::lost())
     }

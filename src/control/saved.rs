@@ -1,20 +1,21 @@
-//! What is known of the engines' caches, in a file over a restart of the front: it is written each minute and at the
-//! end, read at the start, and believed of an engine whose process is still the same.
+//! What is known of the engines' caches, in a file over a restart of the front: it is written as it changes and at
+//! the end, read at the start, and believed of an engine whose process is still the same.
 //!
-//! The first line says in JSON what follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index, engine by
-//! engine; the last eight bytes are the XXH64 of all before them. Mirrors hold some bytes of text for each KV block,
-//! and sums of more that tell the rest to who guesses a part, so that the file is for this user alone.
+//! A first line, in JSON as all of them, says which version's it is. Engine by engine there is a line that says what
+//! follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index. The last eight bytes are the XXH64 of all
+//! before them. Mirrors hold some bytes of text for each KV block, and sums of more that tell the rest to who guesses a
+//! part, so that the file is for this user alone.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::Xxh64;
 
@@ -22,18 +23,16 @@ use super::writable::may_hold;
 use crate::kvevents::Reached;
 
 /// Of another, nothing is understood.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Longest file that is written or read.
 const BYTES_MAX: u64 = 4 << 30;
-/// Longest first line, with its end.
+/// Longest line, with its end.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Copied at a time.
-const COPY_BYTES: usize = 1 << 20;
 /// Of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
-/// How names of files end that are beside it while it is written.
-const PARTS: &str = ".parts";
+/// Of the file that is beside it while it is written, how its name ends, behind so many digits.
 const NEW: &str = ".new";
+const DIGITS: usize = 16;
 
 /// By the engines' names.
 #[derive(Clone, Debug, Default)]
@@ -86,13 +85,13 @@ pub struct Rows {
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct First {
     warmfront_caches: u32,
-    engines: Vec<Listed>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Listed {
+/// The line before what is known of an engine.
+#[derive(Serialize, Deserialize)]
+struct Line {
     name: String,
     process: Process,
     form: Option<u64>,
@@ -172,21 +171,21 @@ impl Saved {
     /// Part by part, as it is written.
     fn read_from(file: impl BufRead, length: u64) -> Result<Saved, Unusable> {
         let mut rest = Rest { file, sum: Xxh64::new(0), bytes: length.saturating_sub(SUM_BYTES) };
-        let line: Line = serde_json::from_slice(&rest.line()?)
+        let first: First = serde_json::from_slice(&rest.line()?)
             .map_err(|_| Unusable::Content("its first line is another version's, or none"))?;
-        if line.warmfront_caches != VERSION {
+        if first.warmfront_caches != VERSION {
             return Err(Unusable::Content("it is another version's"));
         }
         let mut saved = Saved::default();
-        for listed in line.engines {
-            let mirrors = listed.mirrors.iter().map(|(rank, length)| Ok((*rank, rest.part(*length)?)));
+        while rest.bytes > 0 {
+            let line: Line = serde_json::from_slice(&rest.line()?).map_err(|_| NOT_WHOLE)?;
+            let mirrors = line.mirrors.iter().map(|(rank, length)| Ok((*rank, rest.part(*length)?)));
             let mirrors = mirrors.collect::<Result<_, Unusable>>()?;
-            let rows =
-                listed.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: rest.part(length)? }));
+            let rows = line.rows.map(|(layout, length)| Ok::<_, Unusable>(Rows { layout, bytes: rest.part(length)? }));
             let of = |(rank, next, time, is_whole)| Reached { rank, next, time: f64::from_bits(time), is_whole };
-            let sockets = listed.sockets.into_iter().map(|all| all.into_iter().map(of).collect()).collect();
-            let remembered = listed.form.map(|form| Heard { form, sockets, mirrors });
-            saved.add(&listed.name, Engine { process: listed.process, remembered, rows: rows.transpose()? });
+            let sockets = line.sockets.into_iter().map(|all| all.into_iter().map(of).collect()).collect();
+            let remembered = line.form.map(|form| Heard { form, sockets, mirrors });
+            saved.add(&line.name, Engine { process: line.process, remembered, rows: rows.transpose()? });
         }
         rest.end()?;
         Ok(saved)
@@ -195,96 +194,91 @@ impl Saved {
 
 /// A file as it is written, engine by engine: what is known of all of them together may be a
 /// third of what the index takes.
-#[derive(Debug)]
 pub struct Writing {
     path: PathBuf,
     most: u64,
-    /// What is to stand behind the first line, which says how long each part is. It has no name, and goes with this
-    /// process at the latest.
-    parts: BufWriter<File>,
+    beside: Beside,
+    file: BufWriter<File>,
+    sum: Xxh64,
     length: u64,
-    engines: Vec<Listed>,
+    /// See [`Writing::to`].
+    written: Arc<AtomicU64>,
 }
 
 impl Writing {
-    /// Of what is to be in `path`; of so many bytes at least.
-    pub fn to(path: &Path, least: u64) -> io::Result<Writing> {
-        Writing::within(BYTES_MAX, path, least)
+    /// Of what is to be in `path`; of so many bytes at least. In `written` is counted what goes to the disk, also where
+    /// nothing comes of it.
+    pub fn to(path: &Path, least: u64, written: Arc<AtomicU64>) -> io::Result<Writing> {
+        Writing::within(BYTES_MAX, path, least, written)
     }
 
-    fn within(most: u64, path: &Path, least: u64) -> io::Result<Writing> {
+    fn within(most: u64, path: &Path, least: u64, written: Arc<AtomicU64>) -> io::Result<Writing> {
         if least > most {
             return Err(too_long());
         }
-        let beside = beside(path, PARTS);
-        let parts = BufWriter::new(made_anew(&beside)?);
-        fs::remove_file(&beside)?;
-        Ok(Writing { path: path.to_owned(), most, parts, length: 0, engines: Vec::new() })
+        is_file_or_none(path)?;
+        let (beside, file) = Beside::made(path)?;
+        let (path, file, sum) = (path.to_owned(), BufWriter::new(file), Xxh64::new(0));
+        let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
+        writing.line(&First { warmfront_caches: VERSION })?;
+        Ok(writing)
     }
 
     /// Adds what is known of an engine.
     pub fn add(&mut self, name: &str, engine: &Engine) -> io::Result<()> {
-        self.engines.push(Listed::of(name, engine));
-        for part in engine.parts() {
-            self.length += part.len() as u64;
-            if self.length > self.most {
-                return Err(too_long());
-            }
-            self.parts.write_all(part)?;
+        self.line(&Line::of(name, engine))?;
+        engine.parts().try_for_each(|part| self.write(part))
+    }
+
+    fn line(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
+        line.push(b'\n');
+        if line.len() > LINE_BYTES_MAX { Err(too_long()) } else { self.write(&line) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.length += bytes.len() as u64;
+        if self.length > self.most {
+            return Err(too_long());
         }
-        Ok(())
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.sum.update(bytes);
+        self.file.write_all(bytes)
     }
 
     /// Puts all of it in the place of what the file held, so that there is always a whole one, if that is still wanted
     /// when all is written. Answers how many bytes that are; none: it was not.
-    pub fn end(self, is_wanted: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
-        let (path, beside) = (self.path.clone(), beside(&self.path, NEW));
-        let replaces = |length| is_wanted().then(|| fs::rename(&beside, path).map(|()| length)).transpose();
-        let written = self.write_to(&beside).and_then(replaces);
-        if !matches!(written, Ok(Some(_))) {
-            // On a disk that is full it would keep others from writing.
-            let _ = fs::remove_file(&beside);
-        }
-        written
-    }
-
-    fn write_to(self, path: &Path) -> io::Result<u64> {
-        // Numbers and names: there is always JSON of them.
-        let mut line =
-            serde_json::to_vec(&Line { warmfront_caches: VERSION, engines: self.engines }).unwrap_or_default();
-        line.push(b'\n');
-        let length = line.len() as u64 + self.length + SUM_BYTES;
-        if length > self.most || line.len() > LINE_BYTES_MAX {
-            return Err(too_long());
-        }
-        let mut parts = self.parts.into_inner()?;
-        parts.rewind()?;
-        let mut all = BufReader::with_capacity(COPY_BYTES, line.as_slice().chain(parts));
-        let mut out = made_anew(path)?;
-        let mut sum = Xxh64::new(0);
-        loop {
-            let piece = all.fill_buf()?;
-            if piece.is_empty() {
-                break;
-            }
-            sum.update(piece);
-            out.write_all(piece)?;
-            let length = piece.len();
-            all.consume(length);
-        }
-        out.write_all(&sum.digest().to_le_bytes())?;
-        out.sync_data()?;
-        Ok(length)
+    pub fn end(mut self, is_wanted: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
+        self.file.write_all(&self.sum.digest().to_le_bytes())?;
+        self.file.flush()?;
+        self.file.get_ref().sync_data()?;
+        let replaces = || fs::rename(&self.beside.0, &self.path).map(|()| self.length);
+        is_wanted().then(replaces).transpose()
     }
 }
 
-/// An empty file for this user alone. What was left there may be for others to read.
-fn made_anew(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// Where a file is written first. It goes with the value, unless it has the file's name by then: on a disk that is full
+/// it would keep others from writing.
+#[derive(Debug)]
+struct Beside(PathBuf);
+
+impl Beside {
+    /// Empty, for this user alone, and under a name that nobody else has: who writes into the same folder may be in
+    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see; where
+    /// there are no locks, nobody removes what is left.
+    fn made(path: &Path) -> io::Result<(Beside, File)> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{:0DIGITS$x}{NEW}", RandomState::new().build_hasher().finish()));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let _ = file.try_lock();
+        Ok((Beside(beside.into()), file))
     }
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn too_long() -> io::Error {
@@ -299,12 +293,12 @@ struct Rest<R> {
 }
 
 impl<R: BufRead> Rest<R> {
-    /// The first line, without its end.
+    /// A line, without its end.
     fn line(&mut self) -> Result<Vec<u8>, Unusable> {
         let mut line = Vec::new();
         self.file.by_ref().take(self.bytes.min(LINE_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
         self.has_read(&line);
-        line.pop_if(|last| *last == b'\n').ok_or(Unusable::Content("it has no first line"))?;
+        line.pop_if(|last| *last == b'\n').ok_or(NOT_WHOLE)?;
         Ok(line)
     }
 
@@ -334,54 +328,57 @@ impl<R: BufRead> Rest<R> {
 
 /// Whether it could be written, without doing it.
 pub fn writable(path: &Path) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    // All files are made anew there, whatever they were.
+    is_file_or_none(path)?;
+    // All files are made anew there.
     may_hold(path)
+}
+
+/// Not what is there for others, such as `/dev/null`: a file would take its name.
+fn is_file_or_none(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file")),
+        _ => Ok(()),
+    }
 }
 
 /// Removes what processes left beside it that ended while they wrote.
 pub fn tidy_up(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let has_ended = |id: &Pid| test_kill_process(*id) == Err(Errno::SRCH);
+    let has_ended = |beside: &DirEntry| {
+        let is_file = beside.file_type().is_ok_and(|kind| kind.is_file());
+        let opened = || OpenOptions::new().write(true).open(beside.path());
+        is_file && opened().is_ok_and(|file| file.try_lock().is_ok())
+    };
     for beside in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if writer(&beside.file_name(), name).is_some_and(|id| has_ended(&id)) {
+        if is_beside(&beside.file_name(), name) && has_ended(&beside) {
             let _ = fs::remove_file(beside.path());
         }
     }
 }
 
-/// Where it is written first, under a name of this process's own: the one whose place it took may still be writing.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}{ending}", std::process::id()));
-    beside.into()
-}
-
-/// Whose file it is that is called so and stands beside that of another name.
-fn writer(beside: &OsStr, name: &OsStr) -> Option<Pid> {
-    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?.strip_prefix(b".")?;
-    let id = [NEW, PARTS].iter().find_map(|ending| rest.strip_suffix(ending.as_bytes()))?;
-    let id: u32 = str::from_utf8(id).ok()?.parse().ok()?;
-    Pid::from_raw(id.try_into().ok()?)
+/// Whether it is called as one that is written first and then takes the other's name.
+fn is_beside(beside: &OsStr, name: &OsStr) -> bool {
+    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+    let digits = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(NEW.as_bytes()));
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 impl Engine {
-    /// What stands behind the first line, in the order of [`Listed`].
+    /// What stands behind its line, in the order of that.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mirrors = self.remembered.iter().flat_map(|heard| &heard.mirrors).map(|(_, bytes)| &**bytes);
         mirrors.chain(self.rows.iter().map(|rows| &*rows.bytes))
     }
 }
 
-impl Listed {
-    fn of(name: &str, engine: &Engine) -> Listed {
+impl Line {
+    fn of(name: &str, engine: &Engine) -> Line {
         let heard = engine.remembered.as_ref();
         let of = |reached: &Reached| (reached.rank, reached.next, reached.time.to_bits(), reached.is_whole);
         let sockets = heard.map(|heard| heard.sockets.iter().map(|all| all.iter().map(of).collect()).collect());
         let mirrors = heard.map(|heard| heard.mirrors.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect());
-        Listed {
+        Line {
             name: name.to_owned(),
             process: engine.process,
             form: heard.map(|heard| heard.form),
@@ -394,8 +391,7 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use xxhash_rust::xxh64::xxh64;
 
@@ -440,7 +436,7 @@ mod tests {
     }
 
     fn write(saved: &Saved, most: u64, path: &Path) -> io::Result<u64> {
-        let mut writing = Writing::within(most, path, 0)?;
+        let mut writing = Writing::within(most, path, 0, Arc::default())?;
         saved.engines().try_for_each(|(name, engine)| writing.add(name, engine))?;
         writing.end(|| true).map(Option::unwrap)
     }
@@ -514,14 +510,10 @@ mod tests {
         }
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // What was left behind for all to read, and what cannot be written.
-        let left = beside(&path, NEW);
-        fs::write(&left, "x").unwrap();
-        fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
-        let length = write(&saved, BYTES_MAX, &path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let length = fs::metadata(&path).unwrap().len();
         let error = write(&saved, length - 1, &path).unwrap_err();
-        assert_eq!((error.kind(), left.exists()), (io::ErrorKind::FileTooLarge, false));
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
         assert_eq!(
             (write(&saved, length, &path).unwrap(), Saved::read(&path).unwrap().engines),
             (length, saved.engines)
@@ -531,7 +523,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_wanted_any_more_leaves_what_is_there() {
         let folder = Folder::new();
-        let writing = Writing::to(&folder.caches(), 0).unwrap();
+        let writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
         fs::write(folder.caches(), "another's").unwrap();
         assert_eq!(writing.end(|| false).unwrap(), None);
         assert_eq!(fs::read(folder.caches()).unwrap(), b"another's");
@@ -539,22 +531,59 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_is_not_replaced() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let folder = Folder::new();
+        let (path, pipe) = (folder.caches(), folder.0.join("pipe"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        symlink(&pipe, &path).unwrap();
+        for path in [&pipe, &path, &folder.0] {
+            assert!(write(&saved().0, BYTES_MAX, path).is_err() && writable(path).is_err(), "{}", path.display());
+        }
+        assert!(fs::metadata(&path).is_ok_and(|found| found.file_type().is_fifo()));
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2);
+    }
+
+    #[test]
     fn what_a_process_left_that_has_ended_is_removed() {
         let folder = Folder::new();
-        let mut ended = Command::new("true").spawn().unwrap();
-        ended.wait().unwrap();
-        let (ended, lives) = (ended.id(), std::process::id());
-        let gone = [format!("caches.{ended}.new"), format!("caches.{ended}.parts")];
-        let stay = ["caches", "caches.new", "caches.-1.new", "caches.0.new", "caches.99999999999.new", "caches.x.new"];
-        let others = [format!("caches.{ended}.newer"), format!("others.{ended}.new"), format!("caches.{lives}.new")];
-        let mut stay: Vec<String> = stay.map(str::to_owned).into_iter().chain(others).collect();
-        gone.iter().chain(&stay).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
+        let process = saved().1;
+        let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
+        let writes = writing.beside.0.file_name().unwrap().to_str().unwrap().to_owned();
+        let left = "caches.0123456789abcdef.new".to_owned();
+        let stay = ["caches.new", "caches.1.new", "caches.0123456789abcde-.new", "caches.0123456789abcdef.newer"];
+        let stay = stay.into_iter().chain(["others.0123456789abcdef.new"]).map(str::to_owned);
+        let mut stay: Vec<String> = stay.collect();
+        stay.iter().chain([&left]).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
+        stay.push(writes);
         tidy_up(&folder.caches());
         let left = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
         left.sort();
         stay.sort();
         assert_eq!(left, stay);
+        writing.add("gpu-1", &Engine { process, remembered: None, rows: None }).unwrap();
+        assert!(writing.end(|| true).is_ok() && Saved::read(&folder.caches()).is_ok_and(|saved| !saved.is_empty()));
+    }
+
+    /// In two containers they may have the same process id.
+    #[test]
+    fn two_that_write_one_file_do_not_write_into_each_others() {
+        let folder = Folder::new();
+        let process = saved().1;
+        let mut both = [1, 2].map(|_| Writing::to(&folder.caches(), 0, Arc::default()).unwrap());
+        for (name, writing) in ["gpu-1", "gpu-2"].iter().zip(&mut both) {
+            let rows = Some(Rows { layout: 5, bytes: vec![1; 1 << 20] });
+            writing.add(name, &Engine { process, remembered: None, rows }).unwrap();
+        }
+        for (name, writing) in ["gpu-1", "gpu-2"].iter().zip(both) {
+            writing.end(|| true).unwrap();
+            let mut known = Saved::read(&folder.caches()).unwrap();
+            assert!(known.take(name, Some(&process)).is_some() && known.is_empty());
+        }
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     }
 
     /// Of what is added nothing is kept but how long it is; what was there before stays until all is.
@@ -563,13 +592,13 @@ mod tests {
         let folder = Folder::new();
         fs::write(folder.caches(), "before").unwrap();
         let (_, process) = saved();
-        let mut writing = Writing::to(&folder.caches(), 0).unwrap();
+        let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
         for engine in 1..=8 {
             let rows = Rows { layout: 5, bytes: vec![engine; 1 << 20] };
             writing.add(&format!("gpu-{engine}"), &Engine { process, remembered: None, rows: Some(rows) }).unwrap();
-            assert_eq!(writing.parts.get_ref().metadata().unwrap().len(), u64::from(engine) << 20);
+            assert!(writing.file.get_ref().metadata().unwrap().len() >= u64::from(engine) << 20);
             assert_eq!(fs::read(folder.caches()).unwrap(), b"before");
-            assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left where it ends now");
+            assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2, "nothing is written twice");
         }
         writing.end(|| true).unwrap();
         let mut again = Saved::read(&folder.caches()).unwrap();
@@ -578,7 +607,7 @@ mod tests {
             assert_eq!(known.rows.unwrap().bytes, vec![engine; 1 << 20]);
         }
         assert!(again.is_empty() && fs::read_dir(&folder.0).unwrap().count() == 1);
-        let error = Writing::to(&folder.caches(), BYTES_MAX + 1).unwrap_err();
+        let error = Writing::to(&folder.caches(), BYTES_MAX + 1, Arc::default()).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "before anything is copied");
     }
 

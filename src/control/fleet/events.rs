@@ -9,9 +9,10 @@ use crate::control::forms::Forms;
 use crate::control::hearing::Computed;
 use crate::control::ladder::Tells;
 use crate::control::listen::ToHear;
-use crate::control::saved::{Engine, Rows, Saved};
+use crate::control::member::Member;
+use crate::control::saved::{Engine, Process, Rows, Saved};
 use crate::fleet::EndpointId;
-use crate::index::Saved as Row;
+use crate::index::{Figures, Saved as Row};
 use crate::mirror::Mirror;
 
 /// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being
@@ -132,6 +133,16 @@ impl Fleet {
         let process = tenancy.process?;
         let remembered = tenancy.remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Some((Arc::clone(&member.name), Engine { process, remembered, rows: self.rows(tenancy.id) }))
+    }
+
+    /// By place, what becomes another whenever [`Fleet::saved`] does, but where only the order of age does.
+    pub fn marks(&self) -> Vec<(Arc<str>, Option<Process>, Figures)> {
+        let mark = |member: &Member| {
+            let now = member.now.as_ref();
+            let figures = now.map_or_else(Figures::default, |tenancy| self.caches.figures(tenancy.id.slot));
+            (Arc::clone(&member.name), now.and_then(|tenancy| tenancy.process), figures)
+        };
+        self.members.iter().map(mark).collect()
     }
 
     /// How many bytes the rows of all engines take.

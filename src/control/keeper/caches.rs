@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,12 +16,17 @@ use crate::control::hearing::{Figures, Hearing};
 use crate::control::ladder::Tells;
 use crate::control::listen;
 use crate::control::member::Member;
-use crate::control::saved::{Engine, Writing};
+use crate::control::saved::{self, Engine, Writing};
 use crate::fleet::EndpointId;
+use crate::index;
 use crate::publish::Process;
 
-/// How often what is known of caches is written down.
+/// How often what is known of caches is written down, if that has changed.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
+/// And how often if it is long: a file of hundreds of engines, written each minute, wears its disk out.
+const SAVED_BYTES_PER_SECOND: u64 = 1 << 20;
+/// But then: what is older is of little use, since caches have others' prompts by then.
+const SAVED_AT_LEAST_EVERY: Duration = Duration::from_secs(30 * 60);
 
 /// Who is heard, by place, and by what name.
 pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
@@ -32,6 +37,16 @@ pub struct Saving {
     /// Held by who does; of whom, by place, it was said that nothing is written.
     said: tokio::sync::Mutex<BTreeSet<usize>>,
     failures: AtomicU64,
+    bytes: Arc<AtomicU64>,
+}
+
+/// What becomes another whenever what is to be written down does, and where. What only makes blocks of a cache younger
+/// is left out.
+#[derive(PartialEq)]
+struct State {
+    file: PathBuf,
+    engines: Vec<(Arc<str>, Option<saved::Process>, index::Figures)>,
+    heard: BTreeMap<Arc<str>, Figures>,
 }
 
 impl Keeper {
@@ -109,16 +124,18 @@ impl Keeper {
         heard.into_values().map(figures).collect()
     }
 
-    /// Writes down what is known of the engines' caches, where a file is configured for that.
-    pub async fn save(&self, process: &'static Process) {
+    /// Writes down what is known of the engines' caches, where a file is configured for that. Answers whether it has
+    /// been.
+    pub async fn save(&self, process: &'static Process) -> bool {
         let path = self.config().control.caches_file.clone();
         if path.as_os_str().is_empty() {
-            return;
+            return false;
         }
         // Two at a time would write one file.
         let mut said = self.saving.said.lock().await;
         self.say_who_is_left_out(&mut said);
-        match self.write(&path, process).await {
+        let written = self.write(&path, process).await;
+        match &written {
             Ok(Some(bytes)) => tracing::debug!(bytes, "what is known of the engines' caches is written"),
             // Nothing is known yet, or the disk took its time.
             Ok(None) => {}
@@ -127,6 +144,7 @@ impl Keeper {
                 tracing::warn!(file = %path.display(), %error, "cannot write what is known of the engines' caches")
             }
         }
+        matches!(written, Ok(Some(_)))
     }
 
     /// What is known of engines that could not be known again.
@@ -162,8 +180,8 @@ impl Keeper {
         let least = self.fleet().rows_bytes();
         let mut remembered = self.fleet().remembered();
         let begin = || {
-            let path = path.to_owned();
-            move || Writing::to(&path, least)
+            let (path, bytes) = (path.to_owned(), Arc::clone(&self.saving.bytes));
+            move || Writing::to(&path, least, bytes)
         };
         let mut writing = None;
         for place in places {
@@ -192,20 +210,43 @@ impl Keeper {
         self.saving.failures.load(Ordering::Relaxed)
     }
 
-    /// Writes it down each minute, until another process is in this one's place: then that is what it knows.
+    /// How many bytes were written for that, whatever came of it.
+    pub fn saved_bytes(&self) -> u64 {
+        self.saving.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Writes it down again and again, until another process is in this one's place: then that is what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         self.save_each(SAVED_EVERY, process).await;
     }
 
     async fn save_each(&self, every: Duration, process: &'static Process) {
+        let (mut pause, mut last) = (every, None);
         loop {
-            sleep(every).await;
+            sleep(pause).await;
             if process.has_successor() {
                 return;
             }
-            self.save(process).await;
+            pause = self.save_if_changed(process, &mut last).await.max(every);
         }
     }
+
+    /// Writes it down unless it is as it was then. Answers how long its disk is left alone at least.
+    async fn save_if_changed(&self, process: &'static Process, last: &mut Option<State>) -> Duration {
+        let (engines, file) = (self.fleet().marks(), self.config().control.caches_file.clone());
+        let now = State { file, engines, heard: self.heard() };
+        if last.as_ref() == Some(&now) {
+            return Duration::ZERO;
+        }
+        let before = self.saved_bytes();
+        *last = self.save(process).await.then_some(now);
+        // Of a disk that is full, too.
+        pause_behind(self.saved_bytes() - before)
+    }
+}
+
+fn pause_behind(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SAVED_BYTES_PER_SECOND).min(SAVED_AT_LEAST_EVERY)
 }
 
 /// Each engine takes milliseconds, of which control spends none: there may be hundreds.
@@ -234,6 +275,7 @@ mod tests {
     use crate::control::scrape::Reading;
     use crate::control::tests::config_of;
     use crate::control::truth::Ours;
+    use crate::index::Origin;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_disk_that_does_not_answer_is_not_waited_for() {
@@ -304,13 +346,13 @@ mod tests {
         let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
         config.control.caches_file.clone_from(&path);
         let (keeper, process) = (keeper(config), Process::leak(1));
-        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
-        let mut known = Saved::default();
-        known.add("gpu-1:8000", Engine { process: of, remembered: None, rows: None });
-        keeper.fleet().remember(known);
+        keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+        let (id, _) = keeper.target(0).unwrap();
         let saving = keeper.save_each(Duration::from_millis(1), process);
         let twice = async {
-            for _ in 0..2 {
+            for started in 1..=2 {
+                let text = format!("process_start_time_seconds {started}\n");
+                keeper.scraped(0, id, Ok((Reading::of(text.as_bytes()), Ours::default())));
                 while fs::remove_file(&path).is_err() {
                     sleep(Duration::from_millis(1)).await;
                 }
@@ -322,5 +364,64 @@ mod tests {
         let _ = fs::remove_file(&path);
         keeper.save_each(Duration::ZERO, process).await;
         assert!(!path.exists());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_has_not_changed_is_not_written_again() {
+        let path = std::env::temp_dir().join(format!("warmfront-unchanged-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let (keeper, process, mut last) = (keeper(config), Process::leak(1), None);
+        keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+        let (id, _) = keeper.target(0).unwrap();
+        let scraped = |text: &[u8]| keeper.scraped(0, id, Ok((Reading::of(text), Ours::default())));
+        scraped(b"process_start_time_seconds 5\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n");
+        let index = keeper.fleet().caches.index().unwrap();
+        let chains: [&[u64]; 4] = [&[], &[3 << 40, 5 << 40], &[3 << 40], &[3 << 40, 7 << 40]];
+        for (chain, is_written) in chains.into_iter().zip([true, true, false, true]) {
+            index.insert(chain, id, Origin::Choice).unwrap();
+            let before = keeper.saved_bytes();
+            keeper.save_if_changed(process, &mut last).await;
+            assert_eq!((keeper.saved_bytes() > before, path.exists()), (is_written, is_written), "{chain:?}");
+            let _ = fs::remove_file(&path);
+        }
+        // Who ends writes it whatever is there.
+        assert!(keeper.save(process).await);
+        let _ = fs::remove_file(&path);
+    }
+
+    /// Whatever comes of it: each minute a disk that is full would be written on as far as it goes. Here nothing does,
+    /// for another process is in this one's place.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_long_file_is_not_written_each_minute() {
+        let path = std::env::temp_dir().join(format!("warmfront-long-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let keeper = keeper(config);
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        let mut known = Saved::default();
+        let rows = Some(Rows { layout: 5, bytes: vec![1; 3 << 20] });
+        known.add("gpu-1:8000", Engine { process: of, remembered: None, rows });
+        keeper.fleet().remember(known);
+        let (process, late) = (Process::leak(1), Process::leak(1));
+        late.give_way();
+        for (process, is_there) in [(late, false), (process, true)] {
+            let pause = keeper.save_if_changed(process, &mut None).await;
+            assert_eq!((pause, path.exists()), (Duration::from_secs(3), is_there));
+        }
+        fs::remove_file(&path).unwrap();
+        let another = async {
+            while fs::remove_file(&path).is_err() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let before = keeper.saved_bytes();
+            keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+            let (id, _) = keeper.target(0).unwrap();
+            keeper.scraped(0, id, Ok((Reading::of(b"process_start_time_seconds 5\n"), Ours::default())));
+            sleep(Duration::from_millis(200)).await;
+            assert_eq!(keeper.saved_bytes(), before, "it has changed");
+        };
+        tokio::select! { () = keeper.save_each(Duration::ZERO, process) => {}, () = another => {} }
+        assert_eq!([20 << 20, 4 << 30].map(pause_behind), [20, 30 * 60].map(Duration::from_secs));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Error;
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -74,17 +74,26 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-/// One and the same each time: where the clock is set, the process has not begun anew. `/proc/stat`, which says when
-/// the machine did, is not there under the unit (`ProcSubset=`).
+/// `/proc/stat`, which says when the machine began, is not there under the unit (`ProcSubset=`).
 fn began(ticks: u64) -> f64 {
-    static BEGAN: OnceLock<f64> = OnceLock::new();
-    *BEGAN.get_or_init(|| {
-        let clock = |id| {
-            let time = clock_gettime(id);
-            time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-        };
-        clock(ClockId::Realtime) - clock(ClockId::Boottime) + seconds(ticks)
-    })
+    static SAID: AtomicU64 = AtomicU64::new(0);
+    let clock = |id| {
+        let time = clock_gettime(id);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    // This thread may have to wait for its CPU in between.
+    let [before, now, behind] = [ClockId::Boottime, ClockId::Realtime, ClockId::Boottime].map(clock);
+    let [least, most] = [behind, before].map(|up| now - up + seconds(ticks));
+    let said = steady(f64::from_bits(SAID.load(Ordering::Relaxed)), least, most);
+    SAID.store(said.to_bits(), Ordering::Relaxed);
+    said
+}
+
+/// What was said, as long as it may be right: two clocks are never read at once, and who sees another value takes it
+/// for a restart. Another one only where the clock was set, as it is behind many a machine's boot: the process would
+/// else seem to be older by that for ever.
+fn steady(said: f64, least: f64, most: f64) -> f64 {
+    if (least - 1.0..most + 1.0).contains(&said) { said } else { least }
 }
 
 fn open_descriptors() -> Option<u64> {
@@ -113,11 +122,21 @@ mod tests {
     }
 
     #[test]
+    fn the_process_began_at_another_time_only_where_the_clock_was_set() {
+        assert_eq!(steady(0.0, 5.5, 5.6), 5.5, "nothing was said yet");
+        for (least, most) in [(5.6, 5.7), (4.6, 4.6), (6.4, 6.4), (-20.0, 5.5)] {
+            assert_eq!(steady(5.5, least, most), 5.5, "{least} {most}");
+        }
+        assert_eq!([3_605.5, 1.5].map(|now| steady(5.5, now, now)), [3_605.5, 1.5]);
+    }
+
+    #[test]
     fn what_this_process_has_is_told() {
         let stat = Stat::of(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
         assert!(stat.virtual_bytes > 1 << 20 && stat.resident_pages > 64, "{stat:?}");
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         assert!((now - 86_400.0..now + 1.0).contains(&began(stat.began)), "{stat:?}");
+        assert!((0..1_000).all(|_| began(stat.began).to_bits() == began(stat.began).to_bits()));
         assert!(open_descriptors().is_some_and(|open| (3..1 << 20).contains(&open)));
     }
 }
