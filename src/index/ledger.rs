@@ -25,6 +25,9 @@ pub(super) use cell::Chunk;
 use cell::{Cell, FREE, NONE, PROMISED, UNLISTED};
 use lookahead::{Lookahead, PART};
 
+/// Blocks whose memory is asked for before they are evicted.
+const EVICTED_AHEAD: u32 = 16;
+
 /// How far the list is searched for a parent when a block is taken out, which engines do from the old end on.
 const STEPS_MAX: usize = 64;
 
@@ -124,12 +127,9 @@ impl Ledger {
         // What is on the path to `end` is no leaf, and `end` is not in the list: none of it can go.
         let chain = &chain[before..];
         let mut lookahead = Lookahead::of(holder, chain);
-        self.warm_oldest(holder, PART.min(chain.len()));
+        inserted.evicted = self.make_room(holder, chain.len(), end);
         'full: for (at, hashes) in chain.chunks(PART).enumerate() {
-            let places = lookahead.go_on(at);
-            inserted.evicted += self.make_room(holder, hashes.len(), end);
-            self.warm_oldest(holder, (2 * PART).min(chain.len() - at * PART));
-            for (&hash, &place) in hashes.iter().zip(places) {
+            for (&hash, &place) in hashes.iter().zip(lookahead.go_on(at)) {
                 if self.held >= self.capacity {
                     break 'full;
                 }
@@ -151,19 +151,6 @@ impl Ledger {
         let (held, allowed) = (self.held, self.capacity.saturating_sub(blocks as u32));
         while self.held > allowed && self.evict(holder, end, self.held - allowed) {}
         held - self.held
-    }
-
-    /// Asks the memory for what will go where so many blocks more are held.
-    fn warm_oldest(&self, holder: Holder<'_>, more: usize) {
-        let mut going = self.oldest;
-        for _ in self.capacity..self.held + more as u32 {
-            if going == NONE {
-                break;
-            }
-            let cell = self.cell(going);
-            holder.rows.warm_key(cell.row);
-            going = cell.parent();
-        }
     }
 
     /// Drops the block in this row and what lies below it; answers how many.
@@ -222,7 +209,9 @@ impl Ledger {
             return false;
         }
         let (mut at, newer) = (oldest, self.cell(oldest).newer);
+        let mut going = (0..most.min(EVICTED_AHEAD)).fold(at, |going, _| self.warm(holder, going));
         for _ in 1..most {
+            going = self.warm(holder, going);
             let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
             let parent = self.cell(at).parent();
             // Whoever has a place in the list itself, or another child, goes when its own turn comes.
@@ -239,6 +228,16 @@ impl Ledger {
         }
         self.drop_leaf(holder, at, end);
         true
+    }
+
+    /// Asks the memory for what a block's going will change; answers its parent.
+    fn warm(&self, holder: Holder<'_>, at: u32) -> u32 {
+        if at == NONE {
+            return NONE;
+        }
+        let cell = self.cell(at);
+        holder.rows.warm_key(cell.row);
+        cell.parent()
     }
 
     fn drop_leaf(&mut self, holder: Holder<'_>, at: u32, end: u32) {
