@@ -156,6 +156,13 @@ impl Request {
         Request { bytes, body_at, id_at: body_at + id_at, tokens_at }
     }
 
+    /// Has it be unlike any other from its first words on, and not by its last ones alone: what nobody holds.
+    pub fn fresh(mut self) -> Request {
+        let first = self.bytes[self.body_at..].windows(FIRST_WORDS.len()).position(|words| words == FIRST_WORDS);
+        self.id_at = self.body_at + first.expect("a conversation begins with them");
+        self
+    }
+
     /// Makes this sending unlike any other. Returns the digest from which the reply follows.
     pub fn stamp(&mut self, id: u64, tokens: u32) -> u64 {
         self.bytes[self.id_at..self.id_at + 16].copy_from_slice(&hex(id));
@@ -163,6 +170,9 @@ impl Request {
         digest(&self.bytes[self.body_at..])
     }
 }
+
+/// What a conversation's first message begins with: as long as an id at least.
+const FIRST_WORDS: &[u8] = b"You are a helpful assistant";
 
 /// The open start of a conversation, `bytes` long: turns of about 2 KB, with the escapes and the odd
 /// non-ASCII letter that prose and code bring into JSON.
@@ -310,6 +320,20 @@ mod tests {
         let mut event = Vec::new();
         push_event(&mut event, 7, 1, 100, 3);
         assert!((200..=240).contains(&event.len()), "{}", event.len());
+    }
+
+    #[test]
+    fn a_fresh_request_is_another_from_its_first_words_on() {
+        let mut request = Request::new(Pace::Plain, 4_096);
+        let said = request.bytes[request.body_at..].to_vec();
+        let begins_alike = |request: &Request| request.bytes[request.body_at..].starts_with(&said[..200]);
+        request.stamp(7, 100);
+        assert!(begins_alike(&request));
+        let mut request = Request::new(Pace::Plain, 4_096).fresh();
+        assert!(begins_alike(&request));
+        assert_ne!(request.stamp(7, 100), request.stamp(8, 100));
+        assert!(!begins_alike(&request) && request.bytes[request.body_at..].starts_with(&said[..40]));
+        assert_eq!(request.bytes.len() - request.body_at, 4_096);
     }
 
     #[test]

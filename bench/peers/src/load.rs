@@ -19,7 +19,7 @@ use tally::Tally;
 
 const HELP: &str = "\
 peers load --targets PORT[,PORT]   where to send; connections are spread over them
-  [--pace plain|speech|flat|step|phase|hold] [--connections N] [--body BYTES]
+  [--pace plain|speech|flat|step|phase|hold] [--connections N] [--body BYTES] [--fresh true]
   [--tokens N] [--vary N]          tokens of a stream, and how far a stream may differ from that
   [--rate N]                       open loop: N requests a second on schedule, late or not
   [--warmup-ms N] [--seconds N]    before and in the measured window
@@ -34,7 +34,8 @@ const PER_SOURCE: usize = 1000;
 const OPENING_MAX: usize = 64;
 
 pub fn main(words: &[String]) -> Result<(), String> {
-    let names = ["targets", "pace", "connections", "body", "tokens", "vary", "rate", "warmup-ms", "seconds", "pid"];
+    let names =
+        ["targets", "pace", "connections", "body", "fresh", "tokens", "vary", "rate", "warmup-ms", "seconds", "pid"];
     let args = Args::parse(words, &names, &[], HELP)?;
     let ports: Result<Vec<u16>, _> = args.list("targets").iter().map(|port| port.parse()).collect();
     let ports = ports.ok().filter(|ports| !ports.is_empty()).ok_or(HELP)?;
@@ -50,7 +51,10 @@ pub fn main(words: &[String]) -> Result<(), String> {
         window: Duration::from_secs_f64(args.get("seconds", 4.0)?),
         pid: args.get("pid", 0)?,
     };
-    let request = Request::new(plan.pace, args.get("body", 1024)?);
+    let mut request = Request::new(plan.pace, args.get("body", 1024)?);
+    if args.get("fresh", false)? {
+        request = request.fresh();
+    }
     let mut load = Load::new(plan, request)?;
     match load.plan.pace {
         Pace::Hold => load.idle(),

@@ -204,6 +204,7 @@ fn load(targets: &str, pid: u32, scenario: &Scenario, setting: &Setting) -> Resu
         ("--pace", scenario.pace.name().to_string()),
         ("--connections", scenario.connections.to_string()),
         ("--body", scenario.body_bytes.to_string()),
+        ("--fresh", scenario.fresh.to_string()),
         ("--tokens", scenario.tokens.to_string()),
         ("--vary", scenario.vary.to_string()),
         ("--rate", scenario.rate.to_string()),

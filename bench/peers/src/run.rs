@@ -15,11 +15,12 @@ use crate::scenario::{self, Scenario};
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
   --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
-                     with behind it -before (--before's binary), -copy (long opaque replies copied, not spliced), -free (one shard, on any
-                     core) or -two (two shards)
-                     (default: all but those, or with --before ours and ours before; direct takes part in latency, relay-hold in prompt)
+                     with behind it -before (--before's binary), -copy (long opaque replies copied, not spliced),
+                     -free (one shard, on any core), -two (two shards), -warm or -blind (policies warm, round-robin)
+                     (default: all but those, or with --before ours and ours before; direct takes part in latency,
+                     relay-hold in prompt)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
-                     prompt (-2k, -128k, -1m), speech, idle, latency
+                     prompt (-2k, -128k, -1m), speech, idle, latency; and fresh-128k, which has to be named
   --rounds N         each front once a round, order rotated (5; with --before 10; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in under two minutes

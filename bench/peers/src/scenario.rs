@@ -13,6 +13,8 @@ pub struct Scenario {
     pub rate: u32,
     /// The front that can is to choose by the whole conversation.
     pub by_prompt: bool,
+    /// No request begins like another. What is measured then is a policy, not a front: left out unless it is named.
+    pub fresh: bool,
     /// The figure that is compared, and further columns, as names of the load generator's values.
     pub cost: Column,
     pub columns: &'static [Column],
@@ -75,22 +77,24 @@ impl Scenario {
             vary: 0,
             rate: 0,
             by_prompt: false,
+            fresh: false,
             cost: PER_REQUEST,
             columns: REPLIES,
         }
     }
 }
 
-/// Those that `only` names, by name or by its first words; all if it names none.
+/// Those that `only` names, by name or by its first words; if it names none, all but what is to be named.
 pub fn chosen(mut scenarios: Vec<Scenario>, only: &[String]) -> Result<Vec<Scenario>, String> {
     let matches = |name: &str, word: &str| name == word || name.starts_with(&format!("{word}-"));
     if let Some(word) = only.iter().find(|word| !scenarios.iter().any(|scenario| matches(scenario.name, word))) {
         let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
         return Err(format!("--only {word}: no such scenario; there are {}", names.join(", ")));
     }
-    if !only.is_empty() {
-        scenarios.retain(|scenario| only.iter().any(|word| matches(scenario.name, word)));
-    }
+    scenarios.retain(|scenario| match only {
+        [] => !scenario.fresh,
+        only => only.iter().any(|word| matches(scenario.name, word)),
+    });
     Ok(scenarios)
 }
 
@@ -130,6 +134,10 @@ pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
         prompt("prompt-2k", "2 KB chat prompt, model last, 1 KB reply, 16 connections", 2_048, 16),
         prompt("prompt-128k", "128 KB chat prompt, model last, 1 KB reply, 16 connections", 131_072, 16),
         prompt("prompt-1m", "1 MB chat prompt, model last, 1 KB reply, 8 connections", 1_000_000, 8),
+        Scenario {
+            fresh: true,
+            ..prompt("fresh-128k", "128 KB chat prompts that nobody holds, 16 connections", 131_072, 16)
+        },
         Scenario {
             name: "speech",
             title: "1 KB request, 1 MB of audio, 8 connections".into(),
