@@ -103,7 +103,7 @@ impl Ledger {
 
     /// Holds this prompt, or part of one, from here on, as the youngest. `before` of its blocks are held, the last of
     /// them in row `end`; with none, `end` is the block before the part. A block that comes again, as none does of a
-    /// prompt, may lie there twice ([`lookahead`]).
+    /// prompt, may lie there several times ([`lookahead`]).
     pub(super) fn insert(
         &mut self,
         holder: Holder<'_>,

@@ -9,7 +9,7 @@
 //! Most blocks have one holder, and for them the key is all that is read. A sole row is its holder's alone to change:
 //! it is left by a plain store, and its first word of bits keeps the holder's cell (see [`super::ledger`]). A second
 //! holder makes a row of its own and shares that one; the next join it there. So a block has two rows at most, but for
-//! threads that make one at the same time, and for a chain that names it twice; all are right, and who reads takes the
+//! threads that make one at the same time, and for a chain that names it again; all are right, and who reads takes the
 //! holders of each.
 //!
 //! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,

@@ -4,7 +4,7 @@
 //! Of a block that nobody holds nobody holds what lies below it, since who holds a block holds those before it. From
 //! there on a row is looked for that is free, and not for the block: mostly in its first bucket alone, which spares the
 //! line of the second and the comparison with either. What another thread inserts meanwhile, and a chain that names a
-//! block again, comes to lie there twice by that, which [`super::super::rows`] allows.
+//! block again, may come to lie there several times by that, which [`super::super::rows`] allows.
 
 use crate::index::rows::{Holder, Place};
 
@@ -59,8 +59,12 @@ impl<'a> Lookahead<'a> {
     #[inline]
     fn place_alone(&mut self, at: usize) {
         let (holder, part) = (self.holder, self.part(at));
+        if !self.alone {
+            self.places[at % 3] = [None; PART];
+            return;
+        }
         for (place, &hash) in self.places[at % 3].iter_mut().zip(part) {
-            *place = if self.alone { holder.place_alone(hash) } else { None };
+            *place = holder.place_alone(hash);
             match place {
                 Some(place) => holder.rows.warm_bits(place),
                 None => holder.rows.warm(hash),
