@@ -35,8 +35,7 @@ const FIRST_SHARE: u8 = 10;
 /// So many refused probes in a row mean that nobody is there.
 pub(super) const REFUSALS: u32 = 2;
 
-/// So many times as many failed probes as make an engine down have another of its addresses tried,
-/// where it is not refused.
+/// So many times as many failed probes as make an engine down have another address tried, where it is not refused.
 const PATIENCE: u32 = 5;
 
 /// See the module.
@@ -114,8 +113,7 @@ impl Course {
         course
     }
 
-    /// Of the same engine at another of its addresses: failing where it was, it has to answer there before it gets
-    /// requests.
+    /// Of the same engine at another address of its: failing where it was, it has to answer there first.
     pub fn elsewhere(&self, rules: &Rules, now: Instant) -> Course {
         let is_failing = self.probes == Probes::Failing;
         let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
@@ -126,8 +124,12 @@ impl Course {
         course
     }
 
-    /// Another process answers there: what requests said of the one before is forgotten, and so is what that had in its
-    /// cache.
+    /// Of the same process in another slot, where shards count from nothing.
+    pub fn renumbered(&self) -> Course {
+        Course { seen: None, ..self.clone() }
+    }
+
+    /// Another process answers there: what requests said of the one before is forgotten, and what that had cached.
     pub fn begin_anew(&mut self, rules: &Rules, now: Instant) {
         let before = self.health();
         self.anew = Some(self.is_barred());
@@ -141,18 +143,16 @@ impl Course {
         self.anew.take()
     }
 
-    /// Of an engine whose name stands for another address than before, while others serve: it has to answer there
-    /// before it gets requests, since it may still be loading, or be none.
+    /// Of an engine at an address that is new to its name, while others serve: it may still be loading, or be none.
     pub fn moved(rules: &Rules, now: Instant) -> Course {
         let mut course = Course::new(true, rules, now);
-        (course.probes, course.probe_error) =
-            (Probes::Failing, Some("it has not answered at its new address yet".into()));
+        course.probes = Probes::Failing;
+        course.probe_error = Some("it has not answered at its new address yet".into());
         course
     }
 
     /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever
-    /// was refused. Where the engine answered and its kernel does not refuse, it may be busy, and what is known of it
-    /// would be lost with its endpoint: several times as many.
+    /// was refused; several times as many where it answered and may be busy, since what is known of it would be lost.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
         let may_be_busy = self.answered && self.refusals == 0;

@@ -197,6 +197,7 @@ impl Fleet {
             }
         }
         self.caches.settle();
-        self.free_slots(now, in_flight, counted) || changed
+        changed |= self.free_slots(now, in_flight, counted);
+        self.bring_in(now) || changed
     }
 }

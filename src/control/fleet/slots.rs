@@ -81,18 +81,24 @@ impl Fleet {
         }
     }
 
-    /// Who came while so many were leaving that its slot has no place in the index gets one that has. One at a time, as
-    /// its own is free again: until it has answered a probe it gets nothing new.
-    fn bring_in(&mut self, now: Instant) {
+    /// Who came while so many were leaving that its slot has no place in the index gets one that has, as soon as there
+    /// is one. It is the same process at the same address, and serves on. Who is not up stays where that is known of it
+    /// until it is.
+    pub(super) fn bring_in(&mut self, now: Instant) -> bool {
         let places = self.caches.places().min(self.slots.len());
-        if self.slots[..places].iter().all(|slot| slot.tenant.is_some()) {
-            return;
-        }
-        let is_out =
-            |member: &Member| Some(member.now.as_ref().filter(|now| usize::from(now.id.slot) >= places)?.address);
-        if let Some((at, address)) = (0..).zip(&self.members).find_map(|(at, member)| Some((at, is_out(member)?))) {
-            self.settle(at, address, self.course_of(at, now), now);
-        }
+        let free = self.slots[..places].iter().filter(|slot| slot.tenant.is_none()).count();
+        let is_out = |at: usize, member: &Member| {
+            let tenancy = member.now.as_ref().filter(|now| usize::from(now.id.slot) >= places)?;
+            let is_up = member.health() == Some(Health::Up);
+            is_up.then(|| (at, tenancy.address, tenancy.course.renumbered()))
+        };
+        let out = (0..).zip(&self.members).filter_map(|(at, member)| is_out(at, member));
+        let out: Vec<_> = out.take(free).collect();
+        let any = !out.is_empty();
+        out.into_iter().for_each(|(at, address, course)| {
+            self.settle(at, address, course, now);
+        });
+        any
     }
 
     /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
@@ -277,7 +283,6 @@ impl Fleet {
                 break;
             }
         }
-        self.bring_in(now);
         self.forget_the_gone();
         true
     }

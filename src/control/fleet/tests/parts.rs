@@ -254,17 +254,36 @@ fn who_came_while_others_were_leaving_has_a_part_once_they_have_left() {
     while usize::from(stage.id(0).slot) < seats - 1 {
         moves(&mut stage, 0);
     }
-    for place in [1, 2] {
+    for place in [1, 2, 3] {
         moves(&mut stage, place);
         assert_eq!(usize::from(stage.id(place).slot), seats - 1 + place);
     }
+    let answers = |stage: &mut Stage, place: usize| {
+        let (id, _) = stage.fleet.target(place).unwrap();
+        stage.fleet.probed(place, id, Ok(()), stage.now);
+    };
+    let healths = |stage: &Stage| [1, 2, 3].map(|place| stage.fleet.members()[place].health().unwrap());
+    for place in 0..64 {
+        serves(&mut stage.fleet, place, &["a"]);
+        [1, 2].contains(&place).then(|| answers(&mut stage, place));
+    }
     (0..2).for_each(|_| stage.second());
-    assert_eq!(stage.capacities()[1..3], [0, 0], "the slots of those who left rest yet");
-    (0..2).for_each(|_| stage.second());
-    let has_slot = |stage: &Stage| [1, 2].map(|place| usize::from(stage.id(place).slot) < seats);
-    assert_eq!(has_slot(&stage).iter().filter(|has| **has).count(), 1, "one after the other, and who serves meanwhile");
+    assert_eq!(stage.capacities()[1..4], [0; 3], "the slots of those who left rest yet");
+    let streams = stage.id(1).slot;
+    let mut second = || {
+        (0..64).for_each(|place| stage.scrape(place));
+        stage.fleet.caches.tick();
+        for _ in 0..4 {
+            stage.now += Duration::from_millis(250);
+            stage.fleet.tick(stage.now, |slot| u32::from(slot == streams), nothing);
+        }
+        [1, 2, 3].map(|place| usize::from(stage.id(place).slot) < seats)
+    };
+    assert_eq!((0..4).map(|_| second()).last(), Some([true, true, false]), "whatever runs where they were");
+    assert_eq!(healths(&stage)[..2], [Health::Up; 2], "they serve on");
+    answers(&mut stage, 3);
     (0..4).for_each(|_| stage.second());
-    assert_eq!(has_slot(&stage), [true; 2]);
+    assert!(usize::from(stage.id(3).slot) < seats, "once it is up");
     stage.is_even();
     stage.index.audit().unwrap();
 }
