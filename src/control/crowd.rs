@@ -33,6 +33,11 @@ impl Seen {
         let before = self.grew.replace(now);
         before.is_none_or(|before| now.saturating_duration_since(before) >= QUIET)
     }
+
+    /// Whether it is to be said of what is never over.
+    fn begins(&mut self, count: u64) -> bool {
+        std::mem::replace(&mut self.count, count) == 0 && count > 0
+    }
 }
 
 /// What of it is to be said.
@@ -48,7 +53,7 @@ impl Crowd<Seen> {
         Crowd {
             full: self.full.look(stats.total(Count::AcceptPaused), now),
             scarce: self.scarce.look(stats.total(Count::AcceptStalled), now),
-            uncounted: self.uncounted.look(stats.requests_overflow(), now),
+            uncounted: self.uncounted.begins(stats.requests_overflow()),
         }
     }
 }
@@ -93,6 +98,9 @@ mod tests {
             seen.look(stats, now).uncounted
         };
         assert_eq!([0..500, 500..1_024, 0..1_024].map(&mut counts), [false, true, false]);
+        let rare = RequestKey { slot: 5, pool: 7, status: 499, reason: 4 };
+        stats.shard(0).request(rare);
+        assert!(!seen.look(stats, now + 10 * QUIET).uncounted, "that is never over");
     }
 
     #[test]
