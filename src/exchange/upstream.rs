@@ -152,9 +152,9 @@ impl Exchange {
         // request may have been read although nothing says so.
         let untouched = by_fin && self.upload.held_whole && unacknowledged;
         let stale = untouched && reused.is_some();
-        // Its end may have come to nobody: this machine was paused, which stops the clock that idle connections are
-        // closed by, or something on the way forgot it.
-        if let Some(endpoint) = reused.filter(|_| !by_fin) {
+        // Its end came to nobody: this machine was paused, which stops the clock that idle connections are closed by,
+        // or something on the way forgot it. One that acknowledged something was alive: of others that says nothing.
+        if let Some(endpoint) = reused.filter(|_| !by_fin && unacknowledged) {
             cx.actions.push(Action::CloseIdle(endpoint));
         }
         // Where an idle connection was dead, its engine may well be there.
