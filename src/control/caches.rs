@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(depth(), 0);
         index.insert(&chain, id, Origin::Choice).unwrap();
         caches.forget(3);
-        assert_eq!((depth(), index.insert(&chain, id, Origin::Choice)), (0, Err(Missed::Stranger)));
+        assert_eq!((depth(), index.insert(&chain, id, Origin::Choice)), (0, Err(Missed::NotTheirs)));
         config.routing.policy = Policy::Random;
         assert!(!caches.follow(&config) && caches.index().is_none());
         assert_eq!(caches.fill(), None);
@@ -258,7 +258,7 @@ mod tests {
         index.insert(&[1], id, Origin::Choice).unwrap();
         // Who saves has its ledger meanwhile.
         index.save(id, &mut |_, _| caches.clear(id)).unwrap();
-        assert_eq!(index.insert(&[1], id, Origin::Choice), Err(Missed::Stranger));
+        assert_eq!(index.insert(&[1], id, Origin::Choice), Err(Missed::NotTheirs));
         caches.settle();
         assert_eq!((index.insert(&[1], id, Origin::Choice).is_ok(), index.figures(3).capacity), (true, 100));
         index.save(id, &mut |_, _| caches.forget(3)).unwrap();

@@ -44,7 +44,7 @@ pub struct Epoll {
     visits: usize,
     /// Connections accepted in this turn.
     accepted: u32,
-    /// Told to accept each time that one of the last places is free: the table is not walked for them.
+    /// Kept apart from `sockets`, since they accept again each time that one of the last places gets free.
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,

@@ -42,11 +42,11 @@ pub struct Rules {
     pub half_close_leaves: bool,
     /// A stream that its engine breaks off ends with an event that says so.
     pub stream_error_event: bool,
-    /// Each request is told to the access log,
+    /// Whether each request gets a line in the access log.
     pub access_log: bool,
-    /// with hashes of its prompt where they are made anyway,
+    /// Whether that line has the prompt's hashes, if the policy makes them anyway.
     pub access_chain: bool,
-    /// and so many, the last, have receipts.
+    /// How many of the last requests have receipts.
     pub receipts: usize,
     /// How requests wait for room.
     pub queue: QueueRules,
@@ -142,7 +142,7 @@ fn refuse(
     let shape = Shape::of_path(head.map_or(target, |head| head.path));
     refusals::answer(&refusal.into(), &to, (shape, &cors), cx);
     cx.actions.push(Action::End(Ending::Linger));
-    // Behind all that may break: who was told of is told of no second time.
+    // Last, behind all that may panic: a request already in the access log must not get a second line as a fault.
     draft::answered(heard, came, refusal.status, End::Refused(refusal.cause), cx);
     Opened::Answered(bytes.len())
 }

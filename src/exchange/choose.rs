@@ -14,10 +14,10 @@ use crate::prefix;
 use crate::scan::{Api, Facts, MODEL_BYTES_MAX};
 use crate::snapshot::{Pool, Selected, Snapshot};
 
-/// Most barred endpoints that one choice goes past; within milliseconds the snapshot has them out.
+/// Most barred endpoints that one choice skips; within milliseconds a new snapshot leaves them out.
 const BARRED_PASSED_MAX: u32 = 4;
-/// How often more than [`CHOICES_MAX`] another shard may take the last place below a cap, before all are taken to be at
-/// theirs.
+/// How often beyond [`CHOICES_MAX`] a choice is repeated because another shard took the last place below a cap. After
+/// that all endpoints are taken to be at their caps.
 const LOST_CAPS_MAX: u32 = 8;
 
 impl Exchange {
@@ -83,9 +83,9 @@ impl Exchange {
         Ok(pool)
     }
 
-    /// The pool for the `model` that was read. What names none, since there was one pool when it came, is for that,
-    /// whatever was added; but not for what is left there of an engine that has not said what it serves, where another
-    /// pool is for such requests.
+    /// The pool for the `model` that was read. A request without one, whose head came when there was a single pool,
+    /// stays with that pool whatever was added since; unless that is the pool of engines that have not said what they
+    /// serve, and there is a default pool for such requests.
     pub(super) fn selected<'a>(&self, snapshot: &'a Snapshot, facts: Option<&Facts>) -> Selected<'a> {
         if facts.is_some_and(Facts::model_over) {
             return snapshot.select_overlong();
@@ -133,23 +133,31 @@ impl Exchange {
         let tokens = counted.choice().and_then(|choice| choice.tokens.or_else(|| elsewhere(choice)));
         let lots = (request.random, request.turn);
         cx.lender.matches = matches.or(cx.lender.matches.take());
-        let (mut choice, mut admission) = match (counted, looked_up) {
-            (Counted::There(choice, admission), _) => (choice, admission),
-            (Counted::HasToWait(choice), Some(looked_up)) => return self.wait_for_room(&choice, seen, looked_up, cx),
-            // Its place is kept: what is at its cap now has room soon.
-            (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => return self.looked_in_vain(seen),
-            (Counted::Nobody(Nobody::AllAtTheirCap), _) => {
-                return self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx);
+        match (counted, looked_up) {
+            (Counted::There(choice, admission), _) => {
+                let made = Made { choice, admission, tokens, lots };
+                self.settle(made, looked_up, pool, cx);
             }
-            _ => return self.refuse(refusals::NO_ENDPOINT.into(), cx),
-        };
+            (Counted::HasToWait(choice), Some(looked_up)) => self.wait_for_room(&choice, seen, looked_up, cx),
+            // Its place is kept: what is at its cap now has room soon.
+            (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => self.looked_in_vain(seen),
+            (Counted::Nobody(Nobody::AllAtTheirCap), _) => self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
+            _ => self.refuse(refusals::NO_ENDPOINT.into(), cx),
+        }
+    }
+
+    /// The request counts at its endpoint: notes that wherever somebody goes by it, and asks for a connection.
+    fn settle(&mut self, made: Made, looked_up: Option<LookedUp>, pool: &Pool, cx: &mut Context<'_>) {
+        let snapshot = cx.snapshot;
+        let Made { mut choice, mut admission, tokens, lots } = made;
+        // Where an earlier try has noted the prompt at this endpoint, what was held there before that is believed.
         let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
         choice.tokens = choice.tokens.and(tokens);
-        // It can be no trial, and one that can is not to wait for it.
+        // An answer of its HTTP server alone proves nothing: it must not use up the endpoint's one trial.
         if self.asks_the_server_alone() {
             admission.give_up_trial();
         }
-        // Its tenant has paid with the first choice.
+        // Its tenant paid with the first choice; a retry costs it nothing.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);
         let charged = tokens.filter(|_| self.upload.body.done());
@@ -206,7 +214,7 @@ impl Exchange {
                 Ok(choice) => choice,
                 Err(nobody) => return Counted::Nobody(nobody),
             };
-            // Who had room once is not sent to the end of the line.
+            // A request that had room once does not wait again.
             if self.is_first_choice() && self.has_to_wait(&choice, pool, cx) {
                 return Counted::HasToWait(choice);
             }
@@ -249,6 +257,16 @@ fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Cont
     Some((policy, Own { pool: pool.id, means: loads.means(pool.id), slot: endpoint.slot, tokens }))
 }
 
+/// A choice that counts, with what it was made by.
+struct Made {
+    choice: Choice,
+    admission: Admission,
+    /// What the prompt is at the endpoint, if its tokens are known; whatever the policy.
+    tokens: Option<Tokens>,
+    /// The random number and the turn that it was drawn by.
+    lots: (u64, u64),
+}
+
 /// What became of a choice.
 enum Counted {
     /// The request counts at its endpoint.
@@ -268,7 +286,7 @@ impl Counted {
     }
 }
 
-/// A choice past endpoints that were barred since the snapshot was made. Where all are, they are taken as they come.
+/// A choice that skips endpoints barred since the snapshot was made; if all are barred, they are taken as they come.
 pub(super) fn choose_past_barred(
     policy: Policy,
     pool: &Pool,
@@ -279,10 +297,10 @@ pub(super) fn choose_past_barred(
     let first = policy::choose_by(policy, pool, loads, request)?;
     let choice = match pool.eligible().last_resort() || !outcomes.is_barred(first.endpoint.slot) {
         true => first,
-        // What is too long for them others would refuse.
+        // Only among engines whose context fits: others would refuse this prompt.
         false => next_unbarred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
     };
-    // Whom it went past here it has not tried.
+    // By the original request: endpoints skipped here were not tried, so this is no retry.
     Ok(choice.told(request))
 }
 

@@ -150,13 +150,13 @@ struct Asked {
     request_id: RequestId,
     /// Show the choice in the reply.
     explain: bool,
-    /// What its engine judges it by, where engines ask for keys.
+    /// The key that it shows, where engines ask for keys.
     credential: Option<Credential>,
-    /// And where they do.
+    /// The group of paths (realm) that the engine's answer on keys holds for.
     realm: Realm,
     /// A good answer shows that the engine computes, not only that its HTTP server is there.
     proves: bool,
-    /// As far as the head tells: a 2xx shows that its key was let in, also where it runs in the background.
+    /// The same by the head alone, before the body said `background`: a 2xx shows that its key was let in.
     proves_key: bool,
     /// The body is compressed: routed by load.
     encoded: bool,
@@ -234,19 +234,19 @@ pub struct Exchange {
     context: u32,
     retried: bool,
     connects: u8,
-    /// Nothing is learnt of it, since it may be anybody's: see [`stranger`].
+    /// Its client is a stranger to the engine: nothing is learnt of the prompt; see [`stranger`].
     stranger: bool,
-    /// It names a model that nobody serves, and is let to be judged as if it were one.
+    /// A stranger's request for a model that nobody serves: an engine of another model is to judge it.
     names_nobody: bool,
     tried: Avoid,
     /// How long it waited in the queue.
     waited: Option<Micros>,
-    /// What is on its tenant's account, once it is.
+    /// What its tenant was charged for it, once it was.
     paid: Option<Paid>,
 
-    /// When all of it was there.
+    /// When the whole request was here,
     whole: Micros,
-    /// When all of it was with the engine's kernel.
+    /// and when the engine's kernel had all of it.
     sent: Micros,
     explain: Option<Box<[u8]>>,
     /// What the access log will be told.

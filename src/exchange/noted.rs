@@ -17,14 +17,15 @@ use crate::policy::Tokens;
 use crate::scan::Api;
 use crate::snapshot::PoolId;
 
-/// A prompt may be so many times longer, by a mean prompt's tokens, than it is.
+/// An estimate (bytes by a pool's mean bytes per token) may be this many times too long before a prompt is taken to be
+/// longer than its model's context.
 const GUESS_FACTOR: f64 = 2.0;
 
 /// The blocks of a prompt that were not held there before.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
-    /// The first one in its chain, and in that of all of it where that is kept beside. One of the name 0 would not be
-    /// told of.
+    /// The first one of the rendered chain, and of the plain one if kept beside it. A block whose hash is 0 is left
+    /// out.
     first: [Option<NonZeroU64>; 2],
     /// The last one, in the last of these chains that has any.
     last: u64,
@@ -236,21 +237,20 @@ impl Exchange {
         }
     }
 
-    /// Its client leaves, and engines abort what nobody waits for. While tokens of it are pending it is not taken to be
-    /// computed: no first token came, or, where none tells, so many have taken longer there. In the queue of an engine
-    /// that has too much to do nothing of it was computed; believed held, the next try would be sent back there, and
-    /// count as no work. Where it was begun, what is in the cache up to there is believed gone as well: a warm cache is
-    /// once taken for a cold one. Where several go on from it, in ways of their own, the first of them computes what
-    /// they share: that is left as it is then.
+    /// Its client leaves, and engines abort what nobody waits for. A prompt with pending tokens counts as not computed:
+    /// no first token came, or, without a stream, so many tokens take longer there. In a busy engine's queue nothing of
+    /// it was computed; if it were believed held, the next try would be sent back there and count as no work. The
+    /// price: of a prompt that was begun, the computed part is forgotten too, and a warm cache is once taken for a cold
+    /// one. What several later prompts build on is left: the first of them computes it.
     pub(super) fn was_left_uncomputed(&mut self, cx: &Context<'_>) {
         if self.leg.as_ref().is_some_and(|leg| leg.admission.prefill_micros() > 0) {
             self.takes_back(Index::take_back_line, cx);
         }
     }
 
-    /// The endpoint will hold this prompt and the answer to it. What an engine tells itself holds only until that
-    /// shows, and is never taken back; it tells nothing of what the client wrote, so that this stays until its room is
-    /// another's. Answers what is to be taken back where it is not computed.
+    /// The endpoint will hold this prompt and its answer. For an engine that tells its events this is a promise: it
+    /// ends when they should have come and is not taken back; the client's own form of the prompt, of which events say
+    /// nothing, stays until its room is needed. Answers what is to be taken back if the prompt is not computed.
     fn note_prompt(
         &self,
         endpoint: EndpointId,
@@ -313,7 +313,7 @@ fn ask(
             None
         }
         // Beyond the index, or taken out since this turn's snapshot.
-        Err(Missed::Stranger | Missed::Orphan) => {
+        Err(Missed::NotTheirs | Missed::Orphan) => {
             stats.count(Count::IndexStranger);
             None
         }

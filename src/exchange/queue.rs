@@ -151,9 +151,9 @@ pub(super) struct Queued {
 }
 
 impl Exchange {
-    /// Whether this choice has to wait: for room, or for others that wait for the same endpoint. One whose body is not
-    /// here whole does not, nor one that only is because its model stood so far behind: long ones, held for as long as
-    /// a queue lasts, would take all memory that there is for bodies.
+    /// Whether this choice has to wait: for room, or behind others that wait for the same endpoint. Bodies that are not
+    /// complete, or longer than `hold_bytes` (held whole only because the model came late), do not wait: held as long
+    /// as a queue lasts, they would take all memory for bodies.
     pub(super) fn has_to_wait(&self, choice: &Choice, pool: &Pool, cx: &Context<'_>) -> bool {
         let is_short = self.upload.body.done() && self.upload.bytes <= cx.rules.limits.hold_bytes as u64;
         if pool.settings.queue == Queueing::Off || choice.tokens.is_none() || !is_short {
@@ -219,7 +219,7 @@ impl Exchange {
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
 
-    /// It is none of those that go for what they hold: it counts as one who waits, once.
+    /// It was not shed for the memory it holds: it counts as queued, once.
     pub fn stays_in_queue(&mut self, cx: &Context<'_>) {
         if self.queued.as_deref_mut().is_some_and(|queued| std::mem::take(&mut queued.may_go_at_once)) {
             cx.stats.count(Count::Queued);

@@ -38,7 +38,7 @@ pub struct Inserted {
     pub before: u32,
     /// Leading blocks that are held now; fewer than were given only where no room could be made.
     pub now: u32,
-    /// Blocks of other prompts that went for them.
+    /// Blocks of other prompts that went for them; before it was known whether each finds a row.
     pub evicted: u32,
 }
 
@@ -209,9 +209,9 @@ impl Ledger {
             return false;
         }
         let (mut at, newer) = (oldest, self.cell(oldest).newer);
-        let mut going = (0..most.min(EVICTED_AHEAD)).fold(at, |going, _| self.warm(holder, going));
+        let mut going = (0..most.min(EVICTED_AHEAD)).fold(at, |going, _| self.prefetch(holder, going));
         for _ in 1..most {
-            going = self.warm(holder, going);
+            going = self.prefetch(holder, going);
             let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
             let parent = self.cell(at).parent();
             // Whoever has a place in the list itself, or another child, goes when its own turn comes.
@@ -231,12 +231,12 @@ impl Ledger {
     }
 
     /// Asks the memory for what a block's going will change; answers its parent.
-    fn warm(&self, holder: Holder<'_>, at: u32) -> u32 {
+    fn prefetch(&self, holder: Holder<'_>, at: u32) -> u32 {
         if at == NONE {
             return NONE;
         }
         let cell = self.cell(at);
-        holder.rows.warm_key(cell.row);
+        holder.rows.prefetch_key(cell.row);
         cell.parent()
     }
 

@@ -63,7 +63,7 @@ impl Lengths {
 
     /// Prefetches what [`Lengths::tokens`] reads.
     #[inline]
-    pub(super) fn warm(&self, link: u64) {
+    pub(super) fn prefetch(&self, link: u64) {
         prefetch(self.bucket(link));
     }
 

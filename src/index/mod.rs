@@ -27,12 +27,11 @@
 //! (`tests/index/hits.rs`, which holds it to that on generated chats, and on whatever trace is named). Such sets were
 //! tried once, by a program that was not kept: 16.0 and 19.6 %, where an exact LRU had 25.1 %.
 //!
-//! A look-up is of a whole prompt, not of its beginning while the rest arrives, though nobody can hold more once a
-//! block is found that nobody holds. That would spare storing and forwarding, 0.8 ms of a MB between links of 10 Gbit/s
-//! (0.1 ms of 128 KB; ten times that at 1 Gbit/s), and some 50 µs of latency over the loopback (one round had 500 for a
-//! MB), of just those prompts that an engine computes for seconds: 250,000 tokens that it does not hold. The chain has
-//! to be read to its end all the same, to be inserted, tools come behind the messages in many bodies and before them in
-//! the chain, and what has been sent on cannot be sent to another engine.
+//! A look-up waits for the whole prompt, although after the first block that nobody holds the rest cannot matter to
+//! it. Starting earlier would save storing and forwarding, 0.8 ms of a MB at 10 Gbit/s (0.1 ms of 128 KB; ten times
+//! that at 1 Gbit/s) and some 50 µs over the loopback (one round had 500 for a MB), only for prompts that an engine
+//! then computes for seconds (250,000 new tokens). But the chain must be read to its end to be inserted, many bodies
+//! have tools behind the messages, which come first in the chain, and what was sent on cannot go to another engine.
 
 mod answers;
 mod capacity;
@@ -95,7 +94,7 @@ pub const ORIGINS: usize = Origin::Promised as usize + 1;
 pub enum Missed {
     /// The slot is not this endpoint's, or beyond the index.
     #[error("the slot is not this endpoint's")]
-    Stranger,
+    NotTheirs,
     /// Another thread was writing for this endpoint all the while. May be tried again later.
     #[error("another thread was writing for this endpoint")]
     Busy,
@@ -173,7 +172,7 @@ impl Index {
     ///
     /// For control: costs some 50 ns for each block held. Promises are forgotten, and no longer kept.
     pub fn assign(&self, id: EndpointId, blocks: Option<u32>) -> Result<u32, Missed> {
-        let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::Stranger)?;
+        let tenant = self.tenants.get(id.slot as usize).ok_or(Missed::NotTheirs)?;
         let mut ledger = self.empty(id.slot)?;
         ledger.resize(self.rows.of(id.slot), blocks.unwrap_or(self.share), &mut self.pool());
         self.seats[id.slot as usize].publish(&ledger);
@@ -296,8 +295,8 @@ impl Index {
         self.take_out(block, id, CLAIMS_MAX, Ledger::remove, |seat| &seat.taken_back)
     }
 
-    /// The same of a line from this block to its `last` that others may be about to compute in part: what another line
-    /// was built on since stays; all of it where several were built on its last, or that has gone or is not known.
+    /// The same for the blocks from this one to `last` (`None`: this one). What another prompt was built on since
+    /// stays: all of it if several were built on `last`. Nothing is removed if `last` has gone.
     pub fn take_back_line(&self, block: u64, last: Option<u64>, id: EndpointId) -> Result<u32, Missed> {
         let remove = |ledger: &mut Ledger, holder: Holder<'_>, top| {
             let end = last.map_or(Some(top), |last| holder.held(last));
@@ -312,9 +311,9 @@ impl Index {
         self.take_out(block, id, CONTROL_CLAIMS_MAX, Ledger::remove, |seat| &seat.removed)
     }
 
-    /// `Ok` where nobody writes for the endpoint just now. For control, which has waited for that in vain and has more
-    /// to note.
-    pub fn free(&self, id: EndpointId) -> Result<(), Missed> {
+    /// Whether nobody is writing this endpoint's ledger just now. Control asks before it notes more, having waited for
+    /// the ledger in vain.
+    pub fn unclaimed(&self, id: EndpointId) -> Result<(), Missed> {
         self.claim(id, 1).map(drop)
     }
 
@@ -359,15 +358,15 @@ impl Index {
 
     /// The ledger of an endpoint's slot, unless another thread keeps it for `looks` looks.
     fn claim(&self, id: EndpointId, looks: u32) -> Result<(&Seat, MutexGuard<'_, Ledger>), Missed> {
-        let seat = self.seats.get(id.slot as usize).ok_or(Missed::Stranger)?;
+        let seat = self.seats.get(id.slot as usize).ok_or(Missed::NotTheirs)?;
         let ledger = self.take(id.slot, seat, looks);
         // Behind the claim: a slot is given to another while its ledger is claimed.
-        if self.tenant(id) { Ok((seat, ledger?)) } else { Err(Missed::Stranger) }
+        if self.tenant(id) { Ok((seat, ledger?)) } else { Err(Missed::NotTheirs) }
     }
 
     /// Empties a slot and leaves it without tenant.
     fn empty(&self, slot: u16) -> Result<MutexGuard<'_, Ledger>, Missed> {
-        let seat = self.seats.get(slot as usize).ok_or(Missed::Stranger)?;
+        let seat = self.seats.get(slot as usize).ok_or(Missed::NotTheirs)?;
         self.tenants[slot as usize].store(0, Ordering::Release);
         // Release: who counts this emptying finds the slot without tenant, or with the next.
         self.emptied.fetch_add(1, Ordering::AcqRel);

@@ -70,7 +70,7 @@ impl Index {
     pub fn keeps_promises(&self, id: EndpointId, keeps: bool) -> Result<(), Missed> {
         // Asked again each second for one that has no seat.
         if !self.tenant(id) {
-            return Err(Missed::Stranger);
+            return Err(Missed::NotTheirs);
         }
         let mut promises = keeps.then(Promises::new);
         let (_, mut ledger) = self.claim(id, CONTROL_CLAIMS_MAX)?;

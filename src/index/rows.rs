@@ -20,16 +20,16 @@
 
 mod audit;
 mod place;
+mod prefetch;
 mod saved;
-mod warm;
 
 use std::array;
 
 use crate::atomics::{AtomicU64, Ordering};
 use crate::pages::filled;
 pub(super) use place::Place;
+pub(super) use prefetch::prefetch;
 pub use saved::Saved;
-pub(super) use warm::prefetch;
 
 /// Words of a cache line, and rows of a bucket.
 pub(super) const LINE: usize = if cfg!(feature = "modelled") { 2 } else { 8 };

@@ -178,9 +178,9 @@ impl Matches {
         let mut rest: [u64; W] = self.among.first();
         let (mut gaps, mut split) = (&mut Gaps::whole(chain.len(), rest), &mut Gaps::none());
         while gaps.searched().iter().any(Gap::is_open) {
-            // All depths of a round are warmed before one is asked, so that their memory is waited for once.
+            // All depths of a round are prefetched before one is asked, so that their memory is waited for once.
             let depths = gaps.searched().iter().flat_map(Gap::depths);
-            depths.for_each(|depth| rows.warm(chain[depth - 1]));
+            depths.for_each(|depth| rows.prefetch(chain[depth - 1]));
             gaps.split(split, |depth, among| {
                 self.probes += 1;
                 rows.holders(chain[depth - 1], among)
@@ -209,8 +209,8 @@ impl Matches {
 /// How many leading blocks of the chain it holds, and the last one's row.
 pub(super) fn held(holder: Holder<'_>, chain: &[u64]) -> (usize, Option<Row>) {
     let mut last = None;
-    let warm = |depth: usize| holder.rows.warm(chain[depth - 1]);
-    let depth = deepest(0, chain.len() + 1, warm, |depth| {
+    let prefetch = |depth: usize| holder.rows.prefetch(chain[depth - 1]);
+    let depth = deepest(0, chain.len() + 1, prefetch, |depth| {
         let row = holder.held(chain[depth - 1]);
         last = row.or(last);
         row.is_some()
@@ -218,12 +218,12 @@ pub(super) fn held(holder: Holder<'_>, chain: &[u64]) -> (usize, Option<Row>) {
     (depth, last)
 }
 
-/// The deepest depth that is held: `from` is, `end` is not. All depths of a round are warmed before one is asked.
+/// The deepest depth that is held: `from` is, `end` is not. All depths of a round are prefetched before one is asked.
 #[inline]
-fn deepest(mut from: usize, mut end: usize, warm: impl Fn(usize), mut held: impl FnMut(usize) -> bool) -> usize {
+fn deepest(mut from: usize, mut end: usize, prefetch: impl Fn(usize), mut held: impl FnMut(usize) -> bool) -> usize {
     while end.saturating_sub(from) > 1 {
         let depths = depths(from, end);
-        depths.clone().for_each(&warm);
+        depths.clone().for_each(&prefetch);
         for depth in depths {
             if !held(depth) {
                 end = depth;

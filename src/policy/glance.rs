@@ -1,7 +1,7 @@
 //! What is seen of each endpoint at a glance: how much of a prompt it holds, and what the prompt costs there at least.
 //!
-//! The whole cost is computed of few: what it takes is spread over three tables, and a choice looks at hundreds. Who is
-//! likely to be the least is known behind the glance, and with what that costs most others are left out.
+//! That is a lower bound, from one table: the whole cost needs three, and a choice looks at hundreds. The two
+//! endpoints with the lowest bounds are computed in full first; whoever's bound is above their costs is left out.
 
 use crate::fleet::Loads;
 use crate::policy::cache::PARTS_BITS;
@@ -14,7 +14,7 @@ pub(super) struct Noted {
     /// Tokens of the prompt that its cache is believed to hold.
     pub(super) held: u32,
     /// What the prompt costs there at least; [`LEFT_OUT`] where it does not go there.
-    least: u32,
+    at_least: u32,
 }
 
 /// More than all costs.
@@ -22,7 +22,7 @@ const LEFT_OUT: u32 = u32::MAX;
 
 impl Default for Noted {
     fn default() -> Noted {
-        Noted { held: 0, least: LEFT_OUT }
+        Noted { held: 0, at_least: LEFT_OUT }
     }
 }
 
@@ -30,13 +30,13 @@ impl Noted {
     /// Whether the endpoint may cost no more than this.
     #[inline]
     pub(super) fn is_within(self, cost: u64) -> bool {
-        self.least != LEFT_OUT && u64::from(self.least) <= cost
+        self.at_least != LEFT_OUT && u64::from(self.at_least) <= cost
     }
 
     /// The prompt costs so much less there.
     pub(super) fn costs_less(&mut self, worth: u64) {
-        if self.least != LEFT_OUT {
-            self.least = u64::from(self.least).saturating_sub(worth) as u32;
+        if self.at_least != LEFT_OUT {
+            self.at_least = u64::from(self.at_least).saturating_sub(worth) as u32;
         }
     }
 }
@@ -74,9 +74,9 @@ impl Glance {
             }
             let new = u64::from(prompt.tokens - noted.held);
             let work = loads.pending(slot) + new + decoding(mean, new, row, in_flight) + full;
-            noted.least = (row.weighed(work) + (NEW - 1) * new).min(u64::from(LEFT_OUT - 1)) as u32;
-            if noted.least < least[1] {
-                (least[1], seen.likely[1]) = (noted.least, Some(slot));
+            noted.at_least = (row.weighed(work) + (NEW - 1) * new).min(u64::from(LEFT_OUT - 1)) as u32;
+            if noted.at_least < least[1] {
+                (least[1], seen.likely[1]) = (noted.at_least, Some(slot));
                 if least[1] < least[0] {
                     least.swap(0, 1);
                     seen.likely.swap(0, 1);
@@ -84,7 +84,7 @@ impl Glance {
             }
         }
         for slot in seen.likely.into_iter().flatten() {
-            noted[slot as usize].least = LEFT_OUT;
+            noted[slot as usize].at_least = LEFT_OUT;
         }
         seen
     }

@@ -1,11 +1,11 @@
 //! When requests wait in the front for room, where nobody has said.
 //!
-//! Holding protects prompts. Where caches are full, each further request pushes prompts out that others are about to
-//! come back with, and is computed at the cost of theirs. In the front it keeps nobody's place: what ends makes room
-//! for who is warm, and what is cold waits. So what counts is what a request brings. Of a prompt that is there already
-//! for the most part little is pushed out, and the engine may as well queue it, unless it is prompts alone that fill
-//! the caches: where answers have a large part of what a request occupies, room comes and goes with tokens that nobody
-//! can foresee, and a front that keeps some of it free only makes the fleet smaller.
+//! Holding a request back protects cached prompts. In a full engine each further request pushes out prompts that others
+//! are about to come back with. In the front it takes nobody's place: what ends makes room for warm requests, and cold
+//! ones wait. So what counts is how many new tokens it brings. A mostly cached prompt pushes little out, and the engine
+//! may as well queue it, unless caches are filled by prompts alone: where answers take a large part of what a request
+//! occupies, room comes and goes with tokens that nobody can foresee, and keeping some of it free only makes the fleet
+//! smaller.
 
 use crate::fleet::Loads;
 use crate::policy::{Choice, Pool};

@@ -1,8 +1,8 @@
 //! The choice of an endpoint: a pure function of a pool, the loads and the request.
 //!
-//! It allocates nothing and takes no lock. What it answers is raised in the counters by
-//! [`crate::counters::Counters::try_admit`] before anything is awaited; when that refuses because
-//! another shard was faster, choose again, at most [`CHOICES_MAX`] times in all, then admit without a bound.
+//! It allocates nothing and takes no lock. What it answers is counted by
+//! [`crate::counters::Counters::try_admit_below`] before anything is awaited. If another shard was faster, it is made
+//! again; attempt [`CHOICES_MAX`] ignores the bound on load, but never a cap.
 //!
 //! When what a policy needs is missing, it falls down a ladder to the least load and says so in
 //! [`Reason`]; never "all tie, so the first".

@@ -10,10 +10,10 @@
 //! longest, as they would in one cache for all, and an engine that starts anew gets its part. Without it three prefixes
 //! can share a cache for two, again and again, beside an empty one.
 //!
-//! What those in flight at an endpoint share is computed once elsewhere for all who come there after, so that it is no
-//! reason to stay: as far as they share it, each of them beyond an even part of the load costs a mean prompt. Without
-//! that a prompt that stands before all others keeps them on one engine, until hundreds slow each other down beside
-//! idle ones.
+//! A prefix that the requests at an endpoint share has to be computed only once at another, for all that follow there.
+//! So it is no reason to stay: each request beyond an even part of the load costs a mean prompt, as far as they share.
+//! Without that a prompt that stands before all others keeps them on one engine, until hundreds slow each other down
+//! beside idle ones.
 //!
 //! An endpoint whose cache turned out not to hold what the index says ([`crate::fleet::Rung::Hash`]) counts as holding
 //! nothing.
@@ -91,12 +91,11 @@ fn in_blocks(found: Found) -> f32 {
 
 /// Of units of so many tokens a part is no more than what a block of bytes leaves out.
 const SMALL_UNIT: u32 = 64;
-/// A token of this prompt that has to be computed costs this many that others wait for: it is sure to be computed, and
-/// here is where that can be avoided.
+/// A new token of this prompt weighs as much as six that others wait for: it is certain work, and can still be avoided.
 pub(super) const NEW: u64 = 6;
-/// A request that decodes slows others down like one part in so many of a mean prompt,
+/// A decoding request counts as a fiftieth of a mean prompt,
 const DECODES: u64 = 50;
-/// and is held up while this prompt is computed: so many such parts of what is new of it.
+/// and as five fiftieths, a tenth, of this prompt's new tokens, since it is held up while they are computed.
 const HELD_UP: u64 = 5;
 /// Beyond so many requests, at an endpoint of weight 1, it says nothing more: a hundred short ones would drive each
 /// prompt away from what is cached of it.
@@ -181,10 +180,10 @@ fn theirs(eligible: &Eligible, total: u64) -> f32 {
     eligible.foreign() as f32 / total.max(1) as f32
 }
 
-/// What fronts beside this one may have sent where. They know the same ring and go by the same rule, so that they meet
-/// without talking: the home of a prompt is who alone holds the longest part of it, else the ring's first from where it
-/// is new. It is taken to hold the rest of the prompt too, as likely as a request there is theirs, and as prompts are
-/// held at all.
+/// What other fronts may have sent where. All fronts have the same ring and rule, so they agree without talking: a
+/// prompt's home is the one endpoint that holds the longest part of it, else the first on the ring from its first new
+/// block. The home is taken to hold the rest of the prompt too, with the probability that a request there is another
+/// front's, times that with which prompts are held at all.
 #[derive(Default)]
 struct Others {
     home: Option<u16>,
@@ -302,10 +301,10 @@ impl Work<'_> {
         })
     }
 
-    /// Tokens of the cache of an endpoint that have to be free for this prompt and its answer, with what is kept free
-    /// if it is cold; and whether that goes into it now, beside what is of the requests in flight there. Where nothing
-    /// runs, and where nothing is known of the cache, it does; and what is as long as all of it waits for nothing: its
-    /// engine refuses it.
+    /// For waiting, not for the cost ([`Cache::has_room`]): tokens of the endpoint's cache that must be free for this
+    /// prompt and its answer (and a reserve, if it is cold), and whether they are free now beside the requests in
+    /// flight. They count as free if nothing runs there, if nothing is known of the cache, and for a prompt as long as
+    /// the whole cache: its engine refuses it, so it need not wait.
     fn room(&self, slot: u16, answer: u64) -> (u64, bool) {
         self.eligible.known(slot).map_or((0, true), |(row, cache)| {
             let held = self.held(slot);

@@ -9,10 +9,10 @@ use crate::driver::{Driver, Lease, SocketId};
 use crate::exchange::{self, Ending, Event, Exchange, Micros, Opened, Peer, Side};
 use crate::slots::Key;
 
-/// Heads of one client that are read in a row: those that are answered here need nobody to wait for.
+/// Most heads of one client that are read in a row: answering them here takes no engine, so nothing else would stop it.
 const HEADS_MAX: u32 = 16;
 
-/// So long behind its accept the first request of a connection is waited for, also where a drain begins.
+/// How long after its accept a connection may still send its first request, even if a drain begins.
 const FIRST_WITHIN: Micros = 1_000_000;
 
 /// One client connection.

@@ -37,7 +37,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What follows from the one action of a list that something follows from, once all were carried out.
+/// What an action means for the exchange, which is told of it once all actions of its list are carried out. At most one
+/// of a list means anything.
 enum Follows {
     Happens(Event<'static>),
     Over(Ending),
@@ -59,20 +60,20 @@ impl<D: Driver> Shard<D> {
         self.driver.foresee(client.socket);
         self.desk.actions.clear();
         let mut cx = self.desk.context();
-        let before = (exchange.endpoint(), exchange.place().is_some());
+        let (left, was_waiting) = (exchange.endpoint(), exchange.place().is_some());
         // A fault of ours may end one request, never a shard.
         let outcome = panics::contained(|| exchange.advance(event(bytes), &mut cx));
         if outcome.is_err() {
             exchange.give_all_back(&mut self.desk.context());
             self.desk.end_torn();
         }
-        let after = (exchange.endpoint(), exchange.place().is_some());
-        self.legs += usize::from(after.0.is_some());
-        self.legs -= usize::from(before.0.is_some());
-        if after.1 && !before.1 {
+        let (now_at, waits) = (exchange.endpoint(), exchange.place().is_some());
+        self.legs += usize::from(now_at.is_some());
+        self.legs -= usize::from(left.is_some());
+        if waits && !was_waiting {
             self.waiting.add(key);
         }
-        if let Some(left) = before.0.filter(|_| after.0 != before.0 && self.desk.counters.queue().waiting() > 0) {
+        if let Some(left) = left.filter(|_| now_at != left && self.desk.counters.queue().waiting() > 0) {
             self.desk.counters.queue().freed(left.slot);
             self.waiting.freed(left.slot);
         }
@@ -90,16 +91,16 @@ impl<D: Driver> Shard<D> {
     pub(super) fn drive(&mut self, key: Key, input: Input<'_>) {
         let (mut client_full, mut upstream_full) = (false, false);
         let mut follows = None;
-        let mut place = 0;
-        while let Some(action) = self.desk.actions.list.get(place) {
+        let mut at = 0;
+        while let Some(action) = self.desk.actions.list.get(at) {
             match *action {
                 Action::Send(side, _) => {
-                    let (taken, waiting) = self.send(key, side, place, input);
+                    let (taken, waiting) = self.send(key, side, at, input);
                     match side {
                         Side::Client => client_full |= waiting > 0,
                         Side::Upstream => upstream_full |= waiting > 0,
                     }
-                    place += taken - 1;
+                    at += taken - 1;
                 }
                 Action::PushRequest => follows = self.push_request(key),
                 Action::Connect { endpoint, fresh } => {
@@ -113,7 +114,7 @@ impl<D: Driver> Shard<D> {
                 Action::Finish(side) => self.finish(key, side),
                 Action::End(ending) => follows = Some(Follows::Over(ending)),
             }
-            place += 1;
+            at += 1;
         }
         self.desk.actions.list.clear();
         if client_full {

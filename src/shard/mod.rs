@@ -241,7 +241,7 @@ impl<D: Driver> Shard<D> {
     /// When the kernel fails the driver: nothing can be served then.
     pub fn run(&mut self) -> io::Result<()> {
         while self.turn()? {}
-        // By none any more.
+        // No snapshot is used any more.
         self.desk.stats.chooses_by(u64::MAX);
         Ok(())
     }
@@ -261,15 +261,15 @@ impl<D: Driver> Shard<D> {
         let now = self.driver.now();
         let mut quiet = !self.stood_still(now, sleep);
         self.begin_turn(now);
-        // They count where it is decided who keeps the connections that come next.
+        // Connections handed over by others come first: they count when it is decided who keeps those accepted next.
         self.doing.begin(Doing::Accepts);
         self.take_in();
         while let Some(completion) = self.driver.next() {
             quiet = false;
             self.complete(completion);
         }
-        // And behind the bell, which is silenced among these: who rang before that is seen now, who rings later ends
-        // the next wait.
+        // Again, now that the loop above has silenced the bell: who rang before is seen now, who rings later ends the
+        // next wait.
         self.doing.begin(Doing::Accepts);
         self.take_in();
         self.serve_line();

@@ -1,9 +1,9 @@
-//! What waits in the queue holds at most half of what a shard has for bodies ([`Lender::waits_too_much`]): else who
-//! waits for one model would have the others refused for as long as it does.
+//! What waits in the queue may hold at most half of a shard's memory for bodies ([`Lender::waits_too_much`]): else
+//! requests that wait for one model would have those for others refused.
 //!
-//! Beyond that those go that come last, as in a queue that is full: of those that wait for the engines for which most
-//! is held, the least urgent; of these of the tenant for which most is held for its weight; of its own who came last.
-//! One that is so itself as it comes finds the queue full, and has not waited.
+//! Beyond that requests are ended, last in the queue's order first: of the engines (island) for which most is held,
+//! the least urgent; of these, of the tenant that holds most for its weight; of these, the latest. A newcomer that
+//! is last itself finds the queue full, and counts as one that never waited.
 //!
 //! [`Lender::waits_too_much`]: crate::exchange::Lender::waits_too_much
 

@@ -208,17 +208,17 @@ fn a_slot_given_to_another_is_cold() {
         index.assign(id(0, generation), None).unwrap();
         assert_eq!((depth(&index, &prompt, id(0, 1)), depth(&index, &prompt, id(0, 2))), (0, 0));
         assert_eq!((depth(&index, &prompt, id(1, 1)), index.figures(0).blocks), (12, 0));
-        assert_eq!(index.insert(&prompt, id(0, 1), Origin::Choice), Err(Missed::Stranger));
-        assert_eq!(index.remove(prompt[0], id(0, 1)), Err(Missed::Stranger));
+        assert_eq!(index.insert(&prompt, id(0, 1), Origin::Choice), Err(Missed::NotTheirs));
+        assert_eq!(index.remove(prompt[0], id(0, 1)), Err(Missed::NotTheirs));
         insert(&index, &prompt[..7], id(0, 2));
         assert_eq!(depth(&index, &prompt, id(0, 2)), 7);
     }
     index.forget(0).unwrap();
-    assert_eq!(index.insert(&prompt, id(0, 2), Origin::Choice), Err(Missed::Stranger));
+    assert_eq!(index.insert(&prompt, id(0, 2), Origin::Choice), Err(Missed::NotTheirs));
     assert_eq!((depth(&index, &prompt, id(0, 2)), index.figures(0).capacity), (0, 0));
     assert_eq!(
         (index.insert(&prompt, id(2, 1), Origin::Choice), index.forget(2)),
-        (Err(Missed::Stranger), Err(Missed::Stranger))
+        (Err(Missed::NotTheirs), Err(Missed::NotTheirs))
     );
     assert_eq!(index.audit(), Ok(12));
 }
@@ -339,7 +339,7 @@ fn a_ledger_that_broke_is_nobodys() {
     ids.iter().for_each(|&id| assert_eq!(insert(&index, &prompt, id).now, 10));
     let breaks = || index.save(ids[0], &mut |_, _| std::panic::resume_unwind(Box::new("amid it")));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(breaks)).is_err());
-    assert_eq!(index.insert(&prompt, ids[0], Origin::Choice), Err(Missed::Stranger));
+    assert_eq!(index.insert(&prompt, ids[0], Origin::Choice), Err(Missed::NotTheirs));
     assert_eq!((depth(&index, &prompt, ids[0]), depth(&index, &prompt, ids[1])), (0, 10));
     assert_eq!(index.assign(ids[0], None), Err(Missed::Busy));
     assert_eq!((depth(&index, &prompt, ids[0]), insert(&index, &chain(0..12), ids[1]).now), (0, 12));

@@ -200,7 +200,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                         endpoint.answer_came(&prompt);
                         Ok(endpoint.insert(&prompt, now))
                     }
-                    false => Err(Missed::Stranger),
+                    false => Err(Missed::NotTheirs),
                 };
                 expected.iter().for_each(|inserted| endpoint.confirm(&prompt[..inserted.now as usize]));
                 prop_assert_eq!(inserted, expected);
@@ -213,7 +213,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let id = id(slot, endpoint.generation);
                 let appended = index.append(block, &links[after..], id, Origin::Engine);
                 let expected =
-                    if endpoint.present { endpoint.append(after, &prompt, now) } else { Err(Missed::Stranger) };
+                    if endpoint.present { endpoint.append(after, &prompt, now) } else { Err(Missed::NotTheirs) };
                 expected.iter().for_each(|inserted| endpoint.confirm(&prompt[..after + inserted.now as usize]));
                 prop_assert_eq!(appended, expected);
                 seen.push(prompt);
@@ -222,7 +222,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let endpoint = &mut endpoints[slot as usize];
                 let promised = index.promise(&links(&prompt), id(slot, endpoint.generation), now as u32);
                 let expected =
-                    if endpoint.present { Ok(endpoint.promise(&prompt, now)) } else { Err(Missed::Stranger) };
+                    if endpoint.present { Ok(endpoint.promise(&prompt, now)) } else { Err(Missed::NotTheirs) };
                 prop_assert_eq!(promised, expected);
                 seen.push(prompt);
             }
@@ -230,13 +230,13 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let endpoint = &mut endpoints[slot as usize];
                 let before = (now as u32).saturating_sub(age);
                 let expired = index.expire(id(slot, endpoint.generation), before, is_confirmed);
-                let expected = if endpoint.present { Ok(endpoint.expire(before)) } else { Err(Missed::Stranger) };
+                let expected = if endpoint.present { Ok(endpoint.expire(before)) } else { Err(Missed::NotTheirs) };
                 prop_assert_eq!(expired, expected);
             }
             Step::Keep(slot, keeps) => {
                 let endpoint = &mut endpoints[slot as usize];
                 let kept = index.keeps_promises(id(slot, endpoint.generation), keeps);
-                prop_assert_eq!(kept, if endpoint.present { Ok(()) } else { Err(Missed::Stranger) });
+                prop_assert_eq!(kept, if endpoint.present { Ok(()) } else { Err(Missed::NotTheirs) });
                 endpoint.keeps = keeps && endpoint.present;
                 if !keeps {
                     endpoint.promises.clear();
@@ -261,7 +261,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let endpoint = &mut endpoints[slot as usize];
                 match index.resize(id(slot, endpoint.generation), blocks) {
                     Ok(granted) => endpoint.capacity = granted as usize,
-                    Err(missed) => prop_assert!(missed == Missed::Stranger && !endpoint.present),
+                    Err(missed) => prop_assert!(missed == Missed::NotTheirs && !endpoint.present),
                 }
                 while endpoint.used.len() > endpoint.capacity && endpoint.evict(now) {}
             }

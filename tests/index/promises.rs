@@ -68,8 +68,8 @@ fn an_assigned_slot_has_promised_nothing() {
     let prompt = chain(0..12);
     index.promise(&prompt, id(0, 1), 100).unwrap();
     index.assign(id(0, 2), None).unwrap();
-    assert_eq!(index.expire(id(0, 1), 200, |_| false), Err(Missed::Stranger));
-    assert_eq!(index.keeps_promises(id(0, 1), true), Err(Missed::Stranger));
+    assert_eq!(index.expire(id(0, 1), 200, |_| false), Err(Missed::NotTheirs));
+    assert_eq!(index.keeps_promises(id(0, 1), true), Err(Missed::NotTheirs));
     index.promise(&prompt, id(0, 2), 100).unwrap();
     assert_eq!(index.expire(id(0, 2), 200, |_| false), Ok(Expired::default()));
     assert_eq!(depth(&index, &prompt, id(0, 2)), 12);

@@ -57,7 +57,7 @@ fn nothing_is_left_behind_where_all_room_is_given_back() {
     assert_eq!((index.resize(id(1, 1), 20), index.resize(id(0, 1), 10)), (Ok(20), Ok(10)));
     assert_eq!(insert(&index, &chain(0..10), id(0, 1)).now, 10);
     assert_eq!((index.audit(), index.figures(1).evicted), (Ok(30), 236), "those of both have a row of each");
-    assert_eq!(index.resize(id(1, 2), 1), Err(Missed::Stranger));
+    assert_eq!(index.resize(id(1, 2), 1), Err(Missed::NotTheirs));
 }
 
 /// More go than are looked at in one claim of the ledger.

@@ -31,7 +31,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("src/driver/uring/ring.rs", "operations name memory by address, the kernel's queues are memory shared with it"),
     ("src/driver/uring/buffers.rs", "the kernel writes into these buffers and reads the list of them by address"),
     ("src/pages.rs", "the kernel is told by address which memory shall have large pages"),
-    ("src/index/rows/warm.rs", "instructions that prefetch take an address"),
+    ("src/index/rows/prefetch.rs", "instructions that prefetch take an address"),
     ("src/driver/uring/outbox.rs", "the kernel is told of bytes by address"),
     ("tests/orderings.rs", "loom's cell tells a race where a value would only tell bad luck"),
     ("tests/fleet/wedged.rs", "ptrace is the one way to stop one thread of another process"),

@@ -188,7 +188,7 @@ impl Caches {
                 part.is_seated = true;
                 got
             }
-            Err(Missed::Stranger | Missed::Orphan) => {
+            Err(Missed::NotTheirs | Missed::Orphan) => {
                 let engine = self.name(slot);
                 let (engines, seats) = (self.parts.iter().flatten().count(), index.seats());
                 if engines > seats {

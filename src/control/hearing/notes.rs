@@ -64,8 +64,8 @@ impl Owed {
             Missed::Orphan if self.notes.is_empty() => {}
             Missed::Busy | Missed::Orphan if self.notes.len() < OWED_MAX => self.notes.push(note),
             // It could not be emptied, and is nobody's until it is. One beyond the index is told of nowhere.
-            Missed::Stranger if !has_seat => {}
-            Missed::Busy | Missed::Orphan | Missed::Stranger => {
+            Missed::NotTheirs if !has_seat => {}
+            Missed::Busy | Missed::Orphan | Missed::NotTheirs => {
                 self.forget();
                 self.is_lost = true;
             }
@@ -97,7 +97,7 @@ impl Notes<'_> {
     /// Waits for who writes, once: whoever stands still there would be waited for with each link.
     fn tell(&self, note: Note) -> Result<(), Missed> {
         if self.owed.is_stuck {
-            self.index.free(self.id)?;
+            self.index.unclaimed(self.id)?;
         }
         match note.holds {
             true => self.index.append(note.after, &[note.link], self.id, Origin::Engine).map(drop),

@@ -25,7 +25,7 @@ pub(super) struct Lookahead<'a> {
 impl<'a> Lookahead<'a> {
     pub(super) fn of(holder: Holder<'a>, rest: &'a [u64]) -> Lookahead<'a> {
         let mut lookahead = Lookahead { holder, rest, places: [[None; PART]; 3], alone: false };
-        (0..3).for_each(|at| lookahead.warm(at));
+        (0..3).for_each(|at| lookahead.prefetch(at));
         lookahead.place(0);
         lookahead.place_alone(1);
         lookahead
@@ -34,7 +34,7 @@ impl<'a> Lookahead<'a> {
     /// Where this part will probably go, which follows the one asked for before.
     #[inline]
     pub(super) fn go_on(&mut self, at: usize) -> &[Option<Place>; PART] {
-        self.warm(at + 3);
+        self.prefetch(at + 3);
         self.place_alone(at + 2);
         self.place(at + 1);
         &self.places[at % 3]
@@ -47,11 +47,11 @@ impl<'a> Lookahead<'a> {
 
     /// Asks the memory for the keys that will be looked at.
     #[inline]
-    fn warm(&self, at: usize) {
+    fn prefetch(&self, at: usize) {
         let rows = self.holder.rows;
         match self.alone {
-            true => self.part(at).iter().for_each(|&hash| rows.warm_first(hash)),
-            false => self.part(at).iter().for_each(|&hash| rows.warm(hash)),
+            true => self.part(at).iter().for_each(|&hash| rows.prefetch_first(hash)),
+            false => self.part(at).iter().for_each(|&hash| rows.prefetch(hash)),
         }
     }
 
@@ -66,8 +66,8 @@ impl<'a> Lookahead<'a> {
         for (place, &hash) in self.places[at % 3].iter_mut().zip(part) {
             *place = holder.place_alone(hash);
             match place {
-                Some(place) => holder.rows.warm_bits(place),
-                None => holder.rows.warm(hash),
+                Some(place) => holder.rows.prefetch_bits(place),
+                None => holder.rows.prefetch(hash),
             }
         }
     }
@@ -80,7 +80,7 @@ impl<'a> Lookahead<'a> {
             *place = if self.alone { holder.place_alone_in_two(hash) } else { None };
             *place = place.or_else(|| holder.place_for(hash));
             self.alone = place.is_some_and(|place| place.is_alone());
-            place.iter().for_each(|place| holder.rows.warm_bits(place));
+            place.iter().for_each(|place| holder.rows.prefetch_bits(place));
         }
     }
 }

@@ -53,7 +53,7 @@ impl Matches {
         // What is known of further levels is less than they hold: the steps behind that say nothing.
         let searched = self.count.min(DEPTHS_SEARCHED);
         for level in &self.levels[..searched] {
-            behind(steps, level.found.blocks).iter().for_each(|&link| rows.warm(link));
+            behind(steps, level.found.blocks).iter().for_each(|&link| rows.prefetch(link));
         }
         let mut at = 0;
         for _ in 0..searched {
@@ -87,7 +87,7 @@ impl Matches {
     pub(in crate::index) fn measure(&mut self, lengths: &Lengths, chain: &[u64], steps: &[u64]) {
         let levels = &mut self.levels[..self.count];
         let last = |found: &Found| link(chain, steps, found.blocks as usize * (STEPS + 1) + found.steps as usize);
-        levels.iter().filter_map(|level| last(&level.found)).for_each(|link| lengths.warm(link));
+        levels.iter().filter_map(|level| last(&level.found)).for_each(|link| lengths.prefetch(link));
         for Level { found, .. } in levels {
             let end = found.blocks as usize * (STEPS + 1) + found.steps as usize;
             let known = |at: usize| link(chain, steps, at).and_then(|link| lengths.tokens(link));

@@ -9,25 +9,25 @@ use super::{Place, Row, Rows};
 impl Rows {
     /// Asks the memory for what a look at this block will read.
     #[inline]
-    pub(in crate::index) fn warm(&self, hash: u64) {
+    pub(in crate::index) fn prefetch(&self, hash: u64) {
         self.places(hash).into_iter().for_each(|bucket| prefetch(self.keys(bucket)));
     }
 
     /// Asks the memory for the first of a block's buckets.
     #[inline]
-    pub(in crate::index) fn warm_first(&self, hash: u64) {
+    pub(in crate::index) fn prefetch_first(&self, hash: u64) {
         prefetch(self.keys(self.first_place(hash)));
     }
 
     /// Asks the memory for a row's key.
     #[inline]
-    pub(in crate::index) fn warm_key(&self, row: Row) {
+    pub(in crate::index) fn prefetch_key(&self, row: Row) {
         prefetch(self.key(row));
     }
 
     /// Asks the memory for the bits of a place.
     #[inline]
-    pub(in crate::index) fn warm_bits(&self, place: &Place) {
+    pub(in crate::index) fn prefetch_bits(&self, place: &Place) {
         prefetch(self.bits(place.row, 0));
     }
 }
