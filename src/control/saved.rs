@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::Xxh64;
 
@@ -216,7 +217,7 @@ impl Writing {
         if least > most {
             return Err(too_long());
         }
-        is_file_or_none(path)?;
+        is_replaceable(path)?;
         let (beside, file) = Beside::made(path)?;
         let (path, file, sum) = (path.to_owned(), BufWriter::new(file), Xxh64::new(0));
         let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
@@ -328,18 +329,26 @@ impl<R: BufRead> Rest<R> {
 
 /// Whether it could be written, without doing it.
 pub fn writable(path: &Path) -> io::Result<()> {
-    is_file_or_none(path)?;
+    is_replaceable(path)?;
     // All files are made anew there.
     may_hold(path)
 }
 
-/// Not what is there for others, such as `/dev/null`: a file would take its name.
-fn is_file_or_none(path: &Path) -> io::Result<()> {
+/// Not what is there for others, such as `/dev/null`: a file would take its name. Nor what is mounted there alone, as a
+/// container's `-v FILE:FILE` does: no other can take its name.
+fn is_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file")),
-        _ => Ok(()),
+        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file"));
+        }
+        _ => {}
     }
+    // Of a link that is itself: it is what would be replaced.
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    let is_mount = found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
+    let why = "it is mounted there alone, so that no other file can take its place; mount the folder that it is in";
+    if is_mount { Err(io::Error::new(io::ErrorKind::ResourceBusy, why)) } else { Ok(()) }
 }
 
 /// Removes what processes left beside it that ended while they wrote.
