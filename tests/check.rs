@@ -1,5 +1,9 @@
 //! `warmfront check` as a process: what it says of machines without engines, of files, and of what engines serve.
 
+#[path = "relay/untested.rs"]
+#[allow(dead_code, reason = "shared with tests/relay")]
+mod untested;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -83,6 +87,33 @@ fn files_that_a_reload_would_not_open_are_refused_before_it() {
     std::fs::write(right.0.join("w.toml"), format!("[log]\naccess = \"{}\"\n{engine}", log.display())).unwrap();
     let output = right.checked();
     assert!(output.status.success() && output.stdout.is_empty() && !log.exists(), "{}", text(&output.stdout));
+}
+
+/// As a container has it of `-v FILE:FILE`. Where it cannot be tried, as without root, that is said.
+#[test]
+fn a_caches_file_that_is_a_mount_of_its_own_is_advised_on() {
+    let file = File::new("mounted", "");
+    let caches = file.0.join("caches");
+    let engine = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n";
+    let config = format!("[control]\ncaches_file = \"{}\"\n{engine}", caches.display());
+    std::fs::write(file.0.join("w.toml"), config).unwrap();
+    std::fs::write(&caches, "").unwrap();
+    // In a namespace that goes with it.
+    let mounted = |program: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", "mount --bind \"$0\" \"$0\" && exec \"$@\""]);
+        command.arg(&caches).args(program).output()
+    };
+    if !mounted(&["true"]).is_ok_and(|tried| tried.status.success()) {
+        return untested::say("a caches_file that is a mount of its own, as nothing may be mounted here");
+    }
+    let path = file.0.join("w.toml");
+    let check = ["check", "--no-engines", "--no-ports", "--config", path.to_str().unwrap()];
+    let usual = text(&self::check(&check[1..]).stdout);
+    assert!(!usual.contains("caches file"), "{usual}");
+    let said = text(&mounted(&[&[env!("CARGO_BIN_EXE_warmfront")], &check[..]].concat()).unwrap().stdout);
+    let words = format!("cannot write {}: it is mounted there alone", caches.display());
+    assert!(said.contains(&words) && said.contains("mount the folder that it is in"), "{said}");
 }
 
 #[test]

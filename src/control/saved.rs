@@ -8,14 +8,16 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::Xxh64;
 
@@ -33,6 +35,8 @@ const SUM_BYTES: u64 = size_of::<u64>() as u64;
 /// Of the file that is beside it while it is written, how its name ends, behind so many digits.
 const NEW: &str = ".new";
 const DIGITS: usize = 16;
+/// That file belongs to nobody once it was not written to for so long: who writes it does so all the while.
+const LEFT_AFTER: Duration = Duration::from_secs(120);
 
 /// By the engines' names.
 #[derive(Clone, Debug, Default)]
@@ -216,7 +220,8 @@ impl Writing {
         if least > most {
             return Err(too_long());
         }
-        is_file_or_none(path)?;
+        is_replaceable(path)?;
+        tidy_up(path);
         let (beside, file) = Beside::made(path)?;
         let (path, file, sum) = (path.to_owned(), BufWriter::new(file), Xxh64::new(0));
         let mut writing = Writing { path, most, beside, file, sum, length: SUM_BYTES, written };
@@ -264,8 +269,7 @@ struct Beside(PathBuf);
 
 impl Beside {
     /// Empty, for this user alone, and under a name that nobody else has: who writes into the same folder may be in
-    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see; where
-    /// there are no locks, nobody removes what is left.
+    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see.
     fn made(path: &Path) -> io::Result<(Beside, File)> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{:0DIGITS$x}{NEW}", RandomState::new().build_hasher().finish()));
@@ -328,30 +332,43 @@ impl<R: BufRead> Rest<R> {
 
 /// Whether it could be written, without doing it.
 pub fn writable(path: &Path) -> io::Result<()> {
-    is_file_or_none(path)?;
+    is_replaceable(path)?;
     // All files are made anew there.
     may_hold(path)
 }
 
-/// Not what is there for others, such as `/dev/null`: a file would take its name.
-fn is_file_or_none(path: &Path) -> io::Result<()> {
+/// Not what is there for others, such as `/dev/null`: a file would take its name. Nor what is mounted there alone, as a
+/// container's `-v FILE:FILE` does: no other can take its name.
+fn is_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file")),
-        _ => Ok(()),
+        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no file"));
+        }
+        _ => {}
     }
+    // Of a link that is itself: it is what would be replaced.
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    let is_mount = found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
+    let why = "it is mounted there alone, so that no other file can take its place; mount the folder that it is in";
+    if is_mount { Err(io::Error::new(io::ErrorKind::ResourceBusy, why)) } else { Ok(()) }
 }
 
-/// Removes what processes left beside it that ended while they wrote.
+/// Removes what processes left beside it that ended while they wrote: what was not written to for a while, and is not
+/// locked as far as can be seen (some network file systems have no locks, or each machine its own).
 pub fn tidy_up(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let has_ended = |beside: &DirEntry| {
-        let is_file = beside.file_type().is_ok_and(|kind| kind.is_file());
-        let opened = || OpenOptions::new().write(true).open(beside.path());
-        is_file && opened().is_ok_and(|file| file.try_lock().is_ok())
+    let is_left = |beside: &DirEntry| -> io::Result<bool> {
+        let found = beside.metadata()?;
+        let is_quiet = found.modified()?.elapsed().is_ok_and(|quiet| quiet >= LEFT_AFTER);
+        if !found.is_file() || !is_quiet {
+            return Ok(false);
+        }
+        let file = OpenOptions::new().write(true).open(beside.path())?;
+        Ok(!matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
     };
     for beside in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if is_beside(&beside.file_name(), name) && has_ended(&beside) {
+        if is_beside(&beside.file_name(), name) && is_left(&beside).unwrap_or(false) {
             let _ = fs::remove_file(beside.path());
         }
     }
@@ -552,12 +569,19 @@ mod tests {
         let process = saved().1;
         let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
         let writes = writing.beside.0.file_name().unwrap().to_str().unwrap().to_owned();
-        let left = "caches.0123456789abcdef.new".to_owned();
+        let (left, recent) = ("caches.0123456789abcdef.new".to_owned(), "caches.0123456789abcdee.new".to_owned());
         let stay = ["caches.new", "caches.1.new", "caches.0123456789abcde-.new", "caches.0123456789abcdef.newer"];
         let stay = stay.into_iter().chain(["others.0123456789abcdef.new"]).map(str::to_owned);
         let mut stay: Vec<String> = stay.collect();
+        stay.push(recent);
         stay.iter().chain([&left]).for_each(|name| fs::write(folder.0.join(name), "").unwrap());
         stay.push(writes);
+        let is_old = |name: &&String| !name.ends_with("ee.new");
+        let long_ago = std::time::SystemTime::now() - 2 * LEFT_AFTER;
+        for name in stay.iter().chain([&left]).filter(is_old) {
+            let file = OpenOptions::new().write(true).open(folder.0.join(name)).unwrap();
+            file.set_modified(long_ago).unwrap();
+        }
         tidy_up(&folder.caches());
         let left = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();

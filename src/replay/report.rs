@@ -5,13 +5,14 @@ use std::fmt::Display;
 use super::outcome::{Outcome, Ratio, Spread};
 
 /// The columns behind the policy's name: blanks before each, its width, and what stands above it in two rows.
-const COLUMNS: [(usize, usize, [&str; 2]); 13] = [
+const COLUMNS: [(usize, usize, [&str; 2]); 14] = [
     (1, 8, ["hit rate", ""]),
     (1, 7, ["off by", "tokens"]),
     (2, 8, ["TTFT", "mean"]),
     (1, 8, ["p50", ""]),
     (1, 8, ["p99", ""]),
     (2, 8, ["<=8k", "mean"]),
+    (1, 8, ["p50", ""]),
     (1, 8, ["p99", ""]),
     (2, 7, ["between", "tokens"]),
     (2, 8, ["tokens/s", ""]),
@@ -42,14 +43,14 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out
 }
 
-fn row(policy: &str, width: usize, figures: [impl Display; 13]) -> String {
+fn row(policy: &str, width: usize, figures: [impl Display; 14]) -> String {
     let columns = COLUMNS.into_iter().zip(figures);
     let figures: String = columns.map(|((gap, width, _), figure)| format!("{:gap$}{figure:>width$}", "")).collect();
     format!("{policy:<width$}{figures}\n")
 }
 
 /// By column.
-fn figures(outcome: &Outcome) -> [String; 13] {
+fn figures(outcome: &Outcome) -> [String; 14] {
     let ratio = |ratio: Option<Ratio>| {
         ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
     };
@@ -60,6 +61,7 @@ fn figures(outcome: &Outcome) -> [String; 13] {
         seconds(outcome.ttft.p50),
         seconds(outcome.ttft.p99),
         seconds(outcome.ttft_short.mean),
+        seconds(outcome.ttft_short.p50),
         seconds(outcome.ttft_short.p99),
         seconds(outcome.between_tokens.mean),
         format!("{:.0}", outcome.tokens_per_second),
@@ -117,6 +119,16 @@ mod tests {
         let table = |requests: [u64; 3]| table(&requests.map(|requests| Outcome { requests, ..Outcome::default() }));
         assert!(table([961, 761, 800]).starts_with("load x 0, 761 to 961 requests counted\n"));
         assert!(table([961, 961, 961]).starts_with("load x 0, 961 requests counted\n"));
+    }
+
+    #[test]
+    fn short_prompts_have_a_median_of_their_own() {
+        let ttft_short = Spread { mean: 2.0, p50: 0.5, p99: 9.0 };
+        let table = table(&[Outcome { ttft_short, ..Outcome::default() }]);
+        let told: String = table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains(" 2.00 s 500 ms 9.00 s "), "{table}");
+        let widths: Vec<usize> = table.lines().skip(1).map(str::len).collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
     }
 
     #[test]

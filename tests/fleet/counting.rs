@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::reloading::config;
-use crate::until;
+use crate::{on_both, until};
 
 /// Engines by names of their own.
 fn named(engines: &[(&str, &Engine)]) -> String {
@@ -143,39 +143,43 @@ fn engines_that_change_addresses_keep_their_counts_and_no_others() {
 /// Each request is answered by another engine: of whom the failed connect was shows nowhere else.
 #[test]
 fn a_connect_that_fails_is_counted_by_its_endpoint() {
-    let [there, gone]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
-    // Nobody but requests finds out that it is gone.
-    let seldom = config("", &[&there, &gone]).replace("probe_interval_ms = 50", "probe_interval_ms = 3600000");
-    let front = Front::start("auto", &[], &seldom);
-    (0..2).for_each(|place| front.until_health(place, "up"));
-    gone.goes();
-    serve(&front, 2);
-    let failed = counts(&front, "warmfront_endpoint_connect_failures_total");
-    let all = front.metric("warmfront_connect_failures_total");
-    assert!(all >= 1.0, "{failed:?}");
-    let expected = [(there.address.to_string(), 0.0), (gone.address.to_string(), all)];
-    assert_eq!(failed, BTreeMap::from(expected));
+    on_both(|driver| {
+        let [there, gone]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
+        // Nobody but requests finds out that it is gone.
+        let seldom = config("", &[&there, &gone]).replace("probe_interval_ms = 50", "probe_interval_ms = 3600000");
+        let front = Front::start(driver, &[], &seldom);
+        (0..2).for_each(|place| front.until_health(place, "up"));
+        gone.goes();
+        serve(&front, 2);
+        let failed = counts(&front, "warmfront_endpoint_connect_failures_total");
+        let all = front.metric("warmfront_connect_failures_total");
+        assert!(all >= 1.0, "{failed:?}");
+        let expected = [(there.address.to_string(), 0.0), (gone.address.to_string(), all)];
+        assert_eq!(failed, BTreeMap::from(expected));
+    });
 }
 
 /// A rolling update: the name is elsewhere before what was there ends.
 #[test]
 fn what_breaks_where_an_engine_was_is_counted_under_its_name() {
-    let [before, after]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
-    let front = Front::start("auto", &[], &named(&[("a", &before)]));
-    front.until_health(0, "up");
-    before.becomes(Mood::Breaks);
-    let mut stream = front.connect();
-    stream.ask();
-    stream.head();
-    front.write(&named(&[("a", &after)]));
-    assert_eq!(front.reload().0, 200);
-    front.until_health(0, "up");
-    let faults = || counts(&front, "warmfront_endpoint_faults_total");
-    assert_eq!(faults(), BTreeMap::from([("a".into(), 0.0)]));
-    before.becomes(Mood::Good);
-    until("the fault", || faults() == BTreeMap::from([("a".into(), 1.0)]));
-    assert_eq!(front.endpoint(0)["faults"], 1);
-    // Longer than the slot that was left rests.
-    std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(faults(), BTreeMap::from([("a".into(), 1.0)]));
+    on_both(|driver| {
+        let [before, after]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
+        let front = Front::start(driver, &[], &named(&[("a", &before)]));
+        front.until_health(0, "up");
+        before.becomes(Mood::Breaks);
+        let mut stream = front.connect();
+        stream.ask();
+        stream.head();
+        front.write(&named(&[("a", &after)]));
+        assert_eq!(front.reload().0, 200);
+        front.until_health(0, "up");
+        let faults = || counts(&front, "warmfront_endpoint_faults_total");
+        assert_eq!(faults(), BTreeMap::from([("a".into(), 0.0)]));
+        before.becomes(Mood::Good);
+        until("the fault", || faults() == BTreeMap::from([("a".into(), 1.0)]));
+        assert_eq!(front.endpoint(0)["faults"], 1);
+        // Longer than the slot that was left rests.
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(faults(), BTreeMap::from([("a".into(), 1.0)]));
+    });
 }

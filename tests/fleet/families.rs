@@ -63,24 +63,28 @@ fn one_family_may_come_and_go() {
     if !has_ipv6() {
         return;
     }
-    let (port, _kept) = kept();
-    let (ipv4, ipv6) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
-    let engine = Engine::start();
-    let front = Front::start("auto", &[engine.address], &config(&["[::]"], port));
-    front.until_health(0, "up");
-    let serves = |address| Client::to(address).post().status == 200;
-    assert!(serves(ipv4) && serves(ipv6));
-    front.write(&config(&["0.0.0.0", "[::]"], port));
-    front.upgrade();
-    assert!(serves(ipv4) && serves(ipv6));
-    drop(front);
+    on_both(|driver| {
+        let (port, _kept) = kept();
+        let (ipv4, ipv6) =
+            (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        let engine = Engine::start();
+        let front = Front::start(driver, &[engine.address], &config(&["[::]"], port));
+        front.until_health(0, "up");
+        let serves = |address| Client::to(address).post().status == 200;
+        assert!(serves(ipv4) && serves(ipv6));
+        front.write(&config(&["0.0.0.0", "[::]"], port));
+        front.upgrade();
+        assert!(serves(ipv4) && serves(ipv6));
+        drop(front);
 
-    let (port, _kept) = kept();
-    let (ipv4, ipv6) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
-    let front = Front::start("auto", &[engine.address], &config(&["0.0.0.0"], port));
-    front.until_health(0, "up");
-    assert!(serves(ipv4) && TcpStream::connect(ipv6).is_err());
-    front.write(&config(&["[::]", "0.0.0.0"], port));
-    front.upgrade();
-    assert!(serves(ipv4) && serves(ipv6));
+        let (port, _kept) = kept();
+        let (ipv4, ipv6) =
+            (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        let front = Front::start(driver, &[engine.address], &config(&["0.0.0.0"], port));
+        front.until_health(0, "up");
+        assert!(serves(ipv4) && TcpStream::connect(ipv6).is_err());
+        front.write(&config(&["[::]", "0.0.0.0"], port));
+        front.upgrade();
+        assert!(serves(ipv4) && serves(ipv6));
+    });
 }

@@ -221,13 +221,18 @@ impl Keeper {
     }
 
     async fn save_each(&self, every: Duration, process: &'static Process) {
-        let (mut pause, mut last) = (every, None);
-        loop {
-            sleep(pause).await;
-            if process.has_successor() {
-                return;
-            }
-            pause = self.save_if_changed(process, &mut last).await.max(every);
+        let mut last = None;
+        sleep(every).await;
+        while !process.has_successor() {
+            let file = self.config().control.caches_file.clone();
+            let pause = self.save_if_changed(process, &mut last).await.max(every);
+            // Another file has nothing yet, and may be on a disk that was not written on.
+            let is_another = async {
+                while self.config().control.caches_file == file {
+                    sleep(every).await;
+                }
+            };
+            let _ = timeout(pause, is_another).await;
         }
     }
 
@@ -390,6 +395,36 @@ mod tests {
         let _ = fs::remove_file(&path);
     }
 
+    #[tokio::test(flavor = "current_thread")]
+    async fn another_file_is_not_waited_for_behind_a_long_one() {
+        let paths =
+            [1, 2].map(|file| std::env::temp_dir().join(format!("warmfront-moved-{file}-{}", std::process::id())));
+        let mut config = config_of([Upstream::new("http://gpu-1:8000".parse().unwrap())]);
+        config.control.caches_file.clone_from(&paths[0]);
+        let keeper = keeper(config.clone());
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        let rows = Some(Rows { layout: 5, bytes: vec![1; 60 << 20] });
+        let mut known = Saved::default();
+        known.add("gpu-1:8000", Engine { process: of, remembered: None, rows });
+        keeper.fleet().remember(known);
+        let is_there = async |path: &PathBuf| {
+            while fs::remove_file(path).is_err() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let moved = async {
+            is_there(&paths[0]).await;
+            config.control.caches_file.clone_from(&paths[1]);
+            keeper.config.store(Arc::new(config));
+            is_there(&paths[1]).await;
+        };
+        let saving = keeper.save_each(Duration::from_millis(1), Process::leak(1));
+        let both = async {
+            tokio::select! { () = saving => {}, () = moved => {} }
+        };
+        assert!(timeout(Duration::from_secs(30), both).await.is_ok(), "it waits a minute");
+    }
+
     /// Whatever comes of it: each minute a disk that is full would be written on as far as it goes. Here nothing does,
     /// for another process is in this one's place.
     #[tokio::test(flavor = "current_thread")]
@@ -421,7 +456,7 @@ mod tests {
             sleep(Duration::from_millis(200)).await;
             assert_eq!(keeper.saved_bytes(), before, "it has changed");
         };
-        tokio::select! { () = keeper.save_each(Duration::ZERO, process) => {}, () = another => {} }
+        tokio::select! { () = keeper.save_each(Duration::from_millis(1), process) => {}, () = another => {} }
         assert_eq!([20 << 20, 4 << 30].map(pause_behind), [20, 30 * 60].map(Duration::from_secs));
     }
 }
