@@ -6,16 +6,14 @@
 //! before them. Mirrors hold some bytes of text for each KV block, and sums of more that tell the rest to who guesses a
 //! part, so that the file is for this user alone.
 
+mod beside;
+
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -23,6 +21,8 @@ use xxhash_rust::xxh64::Xxh64;
 
 use super::writable::may_hold;
 use crate::kvevents::Reached;
+use beside::Beside;
+pub use beside::tidy_up;
 
 /// Of another, nothing is understood.
 const VERSION: u32 = 5;
@@ -32,11 +32,6 @@ const BYTES_MAX: u64 = 4 << 30;
 const LINE_BYTES_MAX: usize = 16 << 20;
 /// Of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
-/// Of the file that is beside it while it is written, how its name ends, behind so many digits.
-const NEW: &str = ".new";
-const DIGITS: usize = 16;
-/// That file belongs to nobody once it was not written to for so long: who writes it does so all the while.
-const LEFT_AFTER: Duration = Duration::from_secs(120);
 
 /// By the engines' names.
 #[derive(Clone, Debug, Default)]
@@ -257,31 +252,8 @@ impl Writing {
         self.file.write_all(&self.sum.digest().to_le_bytes())?;
         self.file.flush()?;
         self.file.get_ref().sync_data()?;
-        let replaces = || fs::rename(&self.beside.0, &self.path).map(|()| self.length);
+        let replaces = || fs::rename(&self.beside.path(), &self.path).map(|()| self.length);
         is_wanted().then(replaces).transpose()
-    }
-}
-
-/// Where a file is written first. It goes with the value, unless it has the file's name by then: on a disk that is full
-/// it would keep others from writing.
-#[derive(Debug)]
-struct Beside(PathBuf);
-
-impl Beside {
-    /// Empty, for this user alone, and under a name that nobody else has: who writes into the same folder may be in
-    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see.
-    fn made(path: &Path) -> io::Result<(Beside, File)> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{:0DIGITS$x}{NEW}", RandomState::new().build_hasher().finish()));
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        let _ = file.try_lock();
-        Ok((Beside(beside.into()), file))
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -354,33 +326,6 @@ fn is_replaceable(path: &Path) -> io::Result<()> {
     if is_mount { Err(io::Error::new(io::ErrorKind::ResourceBusy, why)) } else { Ok(()) }
 }
 
-/// Removes what processes left beside it that ended while they wrote: what was not written to for a while, and is not
-/// locked as far as can be seen (some network file systems have no locks, or each machine its own).
-pub fn tidy_up(path: &Path) {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let is_left = |beside: &DirEntry| -> io::Result<bool> {
-        let found = beside.metadata()?;
-        let is_quiet = found.modified()?.elapsed().is_ok_and(|quiet| quiet >= LEFT_AFTER);
-        if !found.is_file() || !is_quiet {
-            return Ok(false);
-        }
-        let file = OpenOptions::new().write(true).open(beside.path())?;
-        Ok(!matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
-    };
-    for beside in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if is_beside(&beside.file_name(), name) && is_left(&beside).unwrap_or(false) {
-            let _ = fs::remove_file(beside.path());
-        }
-    }
-}
-
-/// Whether it is called as one that is written first and then takes the other's name.
-fn is_beside(beside: &OsStr, name: &OsStr) -> bool {
-    let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
-    let digits = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(NEW.as_bytes()));
-    digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
-}
-
 impl Engine {
     /// What stands behind its line, in the order of that.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
@@ -412,6 +357,7 @@ mod tests {
 
     use xxhash_rust::xxh64::xxh64;
 
+    use super::beside::LEFT_AFTER;
     use super::*;
 
     fn saved() -> (Saved, Process) {
@@ -568,7 +514,7 @@ mod tests {
         let folder = Folder::new();
         let process = saved().1;
         let mut writing = Writing::to(&folder.caches(), 0, Arc::default()).unwrap();
-        let writes = writing.beside.0.file_name().unwrap().to_str().unwrap().to_owned();
+        let writes = writing.beside.path().file_name().unwrap().to_str().unwrap().to_owned();
         let (left, recent) = ("caches.0123456789abcdef.new".to_owned(), "caches.0123456789abcdee.new".to_owned());
         let stay = ["caches.new", "caches.1.new", "caches.0123456789abcde-.new", "caches.0123456789abcdef.newer"];
         let stay = stay.into_iter().chain(["others.0123456789abcdef.new"]).map(str::to_owned);
@@ -579,7 +525,7 @@ mod tests {
         let is_old = |name: &&String| !name.ends_with("ee.new");
         let long_ago = std::time::SystemTime::now() - 2 * LEFT_AFTER;
         for name in stay.iter().chain([&left]).filter(is_old) {
-            let file = OpenOptions::new().write(true).open(folder.0.join(name)).unwrap();
+            let file = File::options().write(true).open(folder.0.join(name)).unwrap();
             file.set_modified(long_ago).unwrap();
         }
         tidy_up(&folder.caches());
