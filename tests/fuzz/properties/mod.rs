@@ -8,6 +8,7 @@ pub mod exchange;
 mod exchange_audit;
 mod exchange_fleet;
 pub mod heads;
+pub mod indexed;
 pub mod metrics;
 pub mod mirrored;
 pub mod peer;
@@ -17,6 +18,8 @@ pub mod streams;
 
 #[path = "../../oracle/mod.rs"]
 mod oracle;
+#[path = "../../index/rules.rs"]
+mod rules;
 
 /// One property, by the name of its target and its corpus.
 pub type Property = (&'static str, fn(&[u8]));
@@ -35,6 +38,7 @@ pub const PROPERTIES: &[Property] = &[
     ("kv_batch", events::kv_batch),
     ("kv_peer", events::kv_peer),
     ("mirror", mirrored::mirror),
+    ("index", indexed::index),
 ];
 
 /// Runs the property called `name`.
