@@ -12,6 +12,7 @@ pub mod indexed;
 pub mod metrics;
 pub mod mirrored;
 pub mod peer;
+pub mod remembered;
 pub mod scanned;
 pub mod settings;
 pub mod streams;
@@ -39,6 +40,7 @@ pub const PROPERTIES: &[Property] = &[
     ("kv_peer", events::kv_peer),
     ("mirror", mirrored::mirror),
     ("index", indexed::index),
+    ("caches_file", remembered::caches_file),
 ];
 
 /// Runs the property called `name`.
