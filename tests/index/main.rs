@@ -5,29 +5,17 @@ mod hits;
 mod model;
 mod promises;
 mod room;
+mod rules;
 mod steps;
 #[path = "../fleet/stops.rs"]
 mod stops;
 mod threads;
 
 use proptest::prelude::*;
+pub(crate) use rules::{chain, id};
 use warmfront::fleet::EndpointId;
 use warmfront::index::{BadCapacity, Capacity, Index, Inserted, Matches, Missed, ORIGINS, Origin, probes_max};
 use warmfront::limits::ENDPOINTS_MAX;
-
-/// The chain of a prompt whose blocks have these contents: equal beginnings, equal hashes.
-pub(crate) fn chain(blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
-    let link = |hash: &mut u64, block: u64| {
-        let mixed = (*hash ^ block.wrapping_add(1)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        *hash = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
-        Some(*hash)
-    };
-    blocks.into_iter().scan(7, link).collect()
-}
-
-pub(crate) fn id(slot: u16, generation: u32) -> EndpointId {
-    EndpointId { slot, generation }
-}
 
 fn made(endpoints: usize, blocks_each: usize) -> (Index, Vec<EndpointId>) {
     let index = Index::new(Capacity { endpoints, blocks: endpoints * blocks_each, lengths: false }).unwrap();

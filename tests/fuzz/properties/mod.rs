@@ -8,15 +8,19 @@ pub mod exchange;
 mod exchange_audit;
 mod exchange_fleet;
 pub mod heads;
+pub mod indexed;
 pub mod metrics;
 pub mod mirrored;
 pub mod peer;
+pub mod remembered;
 pub mod scanned;
 pub mod settings;
 pub mod streams;
 
 #[path = "../../oracle/mod.rs"]
 mod oracle;
+#[path = "../../index/rules.rs"]
+mod rules;
 
 /// One property, by the name of its target and its corpus.
 pub type Property = (&'static str, fn(&[u8]));
@@ -35,6 +39,8 @@ pub const PROPERTIES: &[Property] = &[
     ("kv_batch", events::kv_batch),
     ("kv_peer", events::kv_peer),
     ("mirror", mirrored::mirror),
+    ("index", indexed::index),
+    ("caches_file", remembered::caches_file),
 ];
 
 /// Runs the property called `name`.
