@@ -1,6 +1,6 @@
 //! Bodies on their way: recorded streams at every cut, ends, and the bounds of what chunks may carry.
 
-use warmfront::http::{Body, BodyLength, FieldTable, HeadLimits, Kind, Status, parse_response};
+use warmfront::http::{Body, BodyLength, Fault, FieldTable, HeadLimits, Kind, SizeLine, Status, parse_response};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 1_024, head_fields_max: 16 };
 
@@ -22,7 +22,7 @@ fn a_token_stream_passes_in_whole_chunks() {
                 sent.extend_from_slice(part.raw(rest));
                 data.extend_from_slice(part.data(rest));
                 match part.kind {
-                    Kind::Size(size) => sent.extend_from_slice(warmfront::http::SizeLine::new(size).as_bytes()),
+                    Kind::Size(size) => sent.extend_from_slice(SizeLine::new(size).as_bytes()),
                     Kind::End => body.write_end(&mut sent),
                     Kind::Pass { .. } | Kind::Drop => {}
                 }
@@ -33,6 +33,43 @@ fn a_token_stream_passes_in_whole_chunks() {
         assert!(data.starts_with(b"data: {") && data.ends_with(b"data: [DONE]\n\n"));
         let events = data.windows(2).filter(|two| two == b"\n\n").count();
         assert!(parts <= events + 4, "{parts} parts for {events} events");
+    }
+}
+
+/// What is sent on of a chunked body that comes in two pieces.
+fn sent_on(bytes: &[u8], cut: usize) -> Result<Vec<u8>, Fault> {
+    let mut body = Body::new(BodyLength::Chunked);
+    let mut sent = Vec::new();
+    for piece in [&bytes[..cut], &bytes[cut..]] {
+        let mut rest = piece;
+        while !rest.is_empty() && !body.done() {
+            let part = body.next(rest)?;
+            sent.extend_from_slice(part.raw(rest));
+            match part.kind {
+                Kind::Size(size) => sent.extend_from_slice(SizeLine::new(size).as_bytes()),
+                Kind::End => body.write_end(&mut sent),
+                Kind::Pass { .. } | Kind::Drop => {}
+            }
+            rest = &rest[part.len..];
+        }
+    }
+    Ok(sent)
+}
+
+#[test]
+fn sizes_go_on_as_all_read_them_wherever_they_are_cut() {
+    for size in ["a", "A", "0a", "000A", "a;x", "A;x=\"y\""] {
+        let bytes = format!("{size}\r\n0123456789\r\n0\r\n\r\n").into_bytes();
+        for cut in 0..bytes.len() {
+            let sent = sent_on(&bytes, cut).expect("a sound body");
+            assert_eq!(sent.escape_ascii().to_string(), r"a\r\n0123456789\r\n0\r\n\r\n", "{size} cut at {cut}");
+        }
+    }
+    for size in ["", "g", "ag", "aG", "-a", "+a", "0xa", " a", "a ", "a\t", "a`", "a\0"] {
+        let bytes = format!("{size}\r\n0123456789\r\n0\r\n\r\n").into_bytes();
+        for cut in 0..bytes.len() {
+            assert!(sent_on(&bytes, cut).is_err(), "{size:?} cut at {cut}");
+        }
     }
 }
 

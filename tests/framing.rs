@@ -159,6 +159,8 @@ const REQUESTS: &[(&str, &str, &str)] = &[
     ("digits of elsewhere", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: \u{664}\r\n\r\n", "400"),
     ("a list of equals", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4, 4\r\n\r\n", "400"),
     ("two equal fields", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\n", "400"),
+    ("another field as long", "POST / HTTP/1.1\r\nHost: h\r\nCookie-Options: 4\r\n\r\n", "none"),
+    ("two letters that differ as much", "POST / HTTP/1.1\r\nHost: h\r\nContent-Lengui: 4\r\n\r\n", "none"),
     ("two different fields", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n", "400"),
     ("2^63-1", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9223372036854775807\r\n\r\n", "9223372036854775807"),
     ("2^63", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9223372036854775808\r\n\r\n", "400"),
@@ -199,6 +201,11 @@ const REQUESTS: &[(&str, &str, &str)] = &[
     ("a hidden length", "POST / HTTP/1.1\r\nHost: h\r\nExpect: y 100-continue\r\nContent-Length: 4\r\n\r\n", "417"),
     // RFC 9110 7.8: Upgrade
     ("websocket", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "none upgrade"),
+    (
+        "a version of it",
+        "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket/13\r\n\r\n",
+        "none upgrade",
+    ),
     ("without Connection", "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n", "none"),
     ("without Upgrade", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\r\n", "none"),
     (

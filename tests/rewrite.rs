@@ -21,17 +21,22 @@ fn sent_for(request: &[u8], id: Option<&[u8]>) -> String {
 #[test]
 fn requests_are_sent_on_without_what_is_of_the_connection() {
     let request = b"POST http://h/v1?x HTTP/1.0\r\nHost: h\r\nAuthorization: Bearer k\r\nConnection: keep-alive, x-hop\r\nX-HOP: 1\r\n\
-        Keep-Alive: timeout=9\r\nProxy-Connection: close\r\nTE: trailers\r\nTrailer: x\r\nUpgrade: h2c\r\nContent-Length: 007\r\n\
+        Keep-Alive: timeout=9\r\nProxy-Connection: close\r\nProxy-Authorization: Basic p\r\nX-Own: 1\r\nTE: trailers\r\nTrailer: x\r\nUpgrade: h2c\r\nContent-Length: 007\r\n\
         X-Request-Id: two words\r\nX-Forwarded-For: 198.51.100.1\r\nX-Forwarded-For: 198.51.100.2\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(
         sent_for(request, Some(b"made-here")),
-        "POST /v1?x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer k\r\nx-request-id: made-here\r\n\
+        "POST /v1?x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer k\r\nX-Own: 1\r\nx-request-id: made-here\r\n\
          x-forwarded-for: 198.51.100.1, 198.51.100.2, 192.0.2.7\r\nx-forwarded-proto: http\r\ncontent-length: 7\r\n\r\n"
     );
     assert_eq!(
         sent_for(b"GET /ws HTTP/1.1\r\nhost: h\r\nX-Forwarded-Proto: https\r\nConnection: upgrade\r\nUpgrade: websocket\r\nX-Request-Id: mine\r\n\r\n", None),
         "GET /ws HTTP/1.1\r\nhost: h\r\nX-Forwarded-Proto: https\r\nX-Request-Id: mine\r\nx-forwarded-for: 192.0.2.7\r\n\
          connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    );
+    // One name alone, and what is not written as we write it.
+    assert_eq!(
+        sent_for(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: x-hop\r\nX-Hop: 1\r\nHTTP2-Settings: A\r\nX-Own:\t1 \r\nY:2\r\n\r\n", None),
+        "GET / HTTP/1.1\r\nHost: h\r\nX-Own: 1\r\nY: 2\r\nx-forwarded-for: 192.0.2.7\r\nx-forwarded-proto: http\r\n\r\n"
     );
     assert!(sent_for(b"GET / HTTP/1.0\r\n\r\n", None).starts_with("GET / HTTP/1.1\r\nhost: \r\n"));
 }
@@ -66,7 +71,8 @@ fn replies_are_framed_for_whom_they_go_to() {
     };
     let rows = [
         (
-            "200 OK\r\nContent-Length: 07\r\nKeep-Alive: x\r\nConnection: close, x-hop\r\nx-hop: a\r\n",
+            "200 OK\r\nContent-Length: 07\r\nKeep-Alive: x\r\nConnection: close, x-hop\r\nx-hop: a\r\n\
+             Proxy-Authenticate: Basic\r\nX-Warmfront-Explain: of another front\r\n",
             Version::Http11,
             true,
             "x-request-id: r\r\ncontent-length: 7\r\n",

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use warmfront::counters::{Admission, Counters};
-use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Rung};
+use warmfront::fleet::{Endpoint, EndpointId, EngineLoad, Health, Room, Rung};
 use warmfront::index::{Capacity, Index, Matches, Origin, STEPS};
 use warmfront::policy::{self, Avoid, Choice, Cost, Policy, PoolId, Prompt, Reason, Request, Settings, Tokens};
 use warmfront::snapshot::Snapshot;
@@ -191,6 +191,20 @@ fn who_is_not_believed_counts_as_holding_nothing() {
     fleet.snapshot.seal();
     assert_eq!(homes(&fleet), [2; 60]);
     fleet.running.clear();
+}
+
+#[test]
+fn the_longest_match_is_that_of_who_is_believed() {
+    for (rung, blocks) in [(Rung::Approximate, 8), (Rung::Hash, 3)] {
+        let fleet = Fleet::new(vec![endpoint(0), endpoint(1), Endpoint { rung, ..endpoint(2) }]);
+        let prompt = chain(1, 10);
+        fleet.holds(1, &prompt[..3]);
+        fleet.holds(2, &prompt[..8]);
+        let eligible = fleet.snapshot.pools[0].eligible();
+        let mut matches = Matches::default();
+        fleet.index.longest(&prompt, eligible.ids(), &mut matches);
+        assert_eq!(eligible.most(&matches).blocks, blocks, "{rung:?}");
+    }
 }
 
 #[test]
@@ -406,8 +420,11 @@ fn what_requests_share_is_counted_once_and_what_waits_in_the_engine_is_counted()
 /// Whether it was never read, or is read no more.
 #[test]
 fn who_does_not_tell_how_full_he_is_is_as_the_others_are() {
-    for kv_capacity_tokens in [None, Some(10_000)] {
-        let told = EngineLoad { kv_use: Some(0.95), kv_capacity_tokens: Some(10_000), ..EngineLoad::default() };
+    // Nothing more goes into one of 95 %, and a prompt that is longer than 436 tokens not into one of 85 %.
+    const SIZE: Option<u64> = Some(10_000);
+    let rows = [(0.95, SIZE, None), (0.95, SIZE, SIZE), (0.85, SIZE, None), (0.85, SIZE, SIZE), (0.95, None, None)];
+    for (kv_use, theirs, kv_capacity_tokens) in rows {
+        let told = EngineLoad { kv_use: Some(kv_use), kv_capacity_tokens: theirs, ..EngineLoad::default() };
         let mut endpoints: Vec<Endpoint> =
             (0..4).map(|slot| Endpoint { engine: told, turnover: 0.5, ..endpoint(slot) }).collect();
         endpoints[3] = Endpoint { engine: EngineLoad { kv_capacity_tokens, ..EngineLoad::default() }, ..endpoint(3) };
@@ -437,6 +454,37 @@ fn room_is_looked_for_in_a_cache_whose_size_is_known_from_before() {
     assert!(has_room(&fleet, 1, 0, 1_236) && !has_room(&fleet, 2, 0, 1_237));
     let fleet = beside(EngineLoad::default());
     assert!(has_room(&fleet, 1, 0, 9_000), "it never said how large it is");
+}
+
+/// Such as where all are too busy to tell.
+#[test]
+fn room_is_looked_for_in_a_cache_that_nobody_tells_of_now() {
+    let room = Some(Room { capacity: 10_000, base: 500, own: 1.0 });
+    let mut fleet = Fleet::new(vec![Endpoint { room, ..endpoint(0) }]);
+    fleet.occupies(&[8_000]);
+    assert!(has_room(&fleet, 1, 0, 736) && !has_room(&fleet, 2, 0, 737));
+}
+
+#[test]
+fn who_tells_how_full_he_is_and_not_how_large_is_passed_for_who_is_emptier() {
+    let told = |slot, kv_use| {
+        let engine = EngineLoad { kv_use: Some(kv_use), ..EngineLoad::default() };
+        Endpoint { engine, ..endpoint(slot) }
+    };
+    let mut fleet = Fleet::new(vec![told(0, 0.9), told(1, 0.1)]);
+    (0..2).for_each(|slot| fleet.computes(slot, 0));
+    assert!((0..50).all(|seed| fleet.choose_new(seed).endpoint.slot == 1));
+}
+
+/// Or none would be chosen for what it holds beside who is idle.
+#[test]
+fn where_nobody_tells_of_a_cache_each_has_room() {
+    let mut fleet = Fleet::new((0..2).map(endpoint).collect());
+    fleet.had(0);
+    fleet.computes(0, 0);
+    let prompt = chain(1, 10);
+    fleet.holds(0, &prompt[..4]);
+    assert_eq!(fleet.choose(&prompt, 640, Avoid::default()).unwrap().endpoint.slot, 0);
 }
 
 #[test]

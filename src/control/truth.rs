@@ -249,6 +249,11 @@ mod tests {
         assert!(after(whole(0), load(100_000, 0), true).is_some());
         assert_eq!(after(whole(0), load(100_000, 0), false), None, "others ask it");
         assert_eq!(after(whole(0), load(500_000, 0), true), None, "others must have");
+        assert!(after(whole(0), load(220_000, 0), true).is_some(), "estimates may be half as long");
+        assert_eq!(after(whole(0), load(220_001, 0), true), None);
+        let long = |requests| Asked { requests, ..whole(0) };
+        assert_eq!(after(long(WINDOW_REQUESTS - 1), load(100_000, 0), true), None, "a few long ones are chance");
+        assert!(after(long(WINDOW_REQUESTS), load(100_000, 0), true).is_some());
         assert_eq!(after(whole(1), load(100_000, 0), true), None, "a reply told");
         assert_eq!(after(whole(0), EngineLoad::default(), true), None, "it counts nothing");
         // Prefix caching is off: vLLM counts prompts and looks nothing up.
@@ -288,5 +293,7 @@ mod tests {
         assert!(!truth.look(2, &predictions, now), "told once");
         truth.restarted(now);
         assert!(truth.look(2, &predictions, now) && truth.ladder.rung() == Rung::Approximate);
+        truth.tells(Tells::All, now);
+        assert!(truth.look(2, &predictions, now) && truth.ladder.rung() == Rung::Exact);
     }
 }

@@ -93,3 +93,17 @@ impl Flights {
         self.0.store(seen.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_bounds_the_lower_one_holds() {
+        let flights = Flights::default();
+        let caps = Caps { counted: 3, running: u32::MAX }.and(Some(2));
+        assert_eq!([(); 3].map(|()| flights.begins(caps)), [true, true, false]);
+        assert!(flights.begins(Caps::NONE.and(Some(3))) && !flights.begins(caps.and(Some(9))));
+        assert_eq!([caps, Caps { running: 1, ..caps }, Caps::NONE].map(Caps::least), [Some(2), Some(1), None]);
+    }
+}

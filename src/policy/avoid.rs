@@ -77,6 +77,8 @@ mod tests {
         let mut avoid = Avoid::default();
         avoid.push(3);
         avoid.push_server(4);
+        avoid.push(5);
+        assert_eq!(avoid.servers().collect::<Vec<_>>(), [4]);
         avoid.push_server(3);
         assert_eq!(avoid.servers().collect::<Vec<_>>(), [3, 4]);
         (10..18).for_each(|slot| avoid.push(slot));

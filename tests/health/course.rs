@@ -505,6 +505,27 @@ fn what_begins_and_ends_a_slow_start() {
     assert_eq!((rig.health(0), rig.endpoint(0).share_percent), (Health::Up, 100));
 }
 
+#[test]
+fn as_many_good_probes_in_a_row_lead_up_as_are_asked_for() {
+    use Health::{Down, Unknown, Up};
+    let mut config = of(1);
+    config.health.successes_up = 2;
+    let mut rig = Rig::new(config);
+    for (event, health) in [
+        (ProbeOk, Unknown),
+        (ProbeOk, Up),
+        (ProbeFails, Up),
+        (ProbeFails, Down),
+        (ProbeOk, Down),
+        (ProbeFails, Down),
+        (ProbeOk, Down),
+        (ProbeOk, Up),
+    ] {
+        rig.happens(0, event);
+        assert_eq!(rig.health(0), health, "{event:?}");
+    }
+}
+
 /// Two in a row that the kernel refused, and nothing else, say that nobody is there.
 #[test]
 fn refused_probes_are_told_from_failed_ones() {
@@ -552,7 +573,7 @@ fn half_of_a_pool_stays_where_probes_are_not_answered_in_time() {
     let in_time = |rig: &Rig| rig.said.iter().filter(|(_, turn)| *turn == Turn::InTime).count();
     assert_eq!((rig.fleet.members()[2].probe_failures, in_time(&rig)), (4, 0));
     let before = rig.published;
-    (0..2).for_each(|_| rig.happens(3, ProbeOk));
+    (0..3).for_each(|_| rig.happens(3, ProbeOk));
     assert_eq!((in_time(&rig), rig.published), (1, before), "once, and it changes nothing");
     // Silence and faults are doubts of one kind.
     rig.eject(2);
@@ -697,4 +718,9 @@ fn who_answered_is_looked_for_elsewhere_once_it_refuses_or_is_silent_for_long() 
     let (mut rig, _) = start();
     (0..2).for_each(|_| rig.happens(0, ProbeRefused));
     assert_eq!(address(&rig), at(9), "refused");
+    // As all start together.
+    let mut rig = Rig::new(of(1));
+    rig.fleet.resolved(0, vec![here, at(9)], rig.now);
+    rig.happens(0, ProbeRefused);
+    assert_eq!((address(&rig), rig.endpoint(0).share_percent), (at(9), Endpoint::WHOLE), "the first one ever");
 }
