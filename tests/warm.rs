@@ -383,6 +383,8 @@ fn room_appears_when_a_request_ends_and_not_at_the_next_scrape() {
         has_room(&fleet, 3, 1_280, 1_736) && !has_room(&fleet, 4, 1_280, 1_737),
         "what is held becomes used as well"
     );
+    assert!(has_room(&fleet, 10, 576, 1_236) && !has_room(&fleet, 11, 576, 1_237), "less than half of it is held");
+    assert!(has_room(&fleet, 12, 0, 10_000) && !has_room(&fleet, 13, 0, 9_999), "what is too long waits for nothing");
     fleet.occupies(&[500]);
     assert!(has_room(&fleet, 5, 0, 736) && !has_room(&fleet, 6, 0, 737), "it was sent since");
     drop(fleet.running.swap_remove(0));

@@ -252,7 +252,7 @@ impl Writing {
         self.file.write_all(&self.sum.digest().to_le_bytes())?;
         self.file.flush()?;
         self.file.get_ref().sync_data()?;
-        let replaces = || fs::rename(&self.beside.path(), &self.path).map(|()| self.length);
+        let replaces = || fs::rename(self.beside.path(), &self.path).map(|()| self.length);
         is_wanted().then(replaces).transpose()
     }
 }

@@ -216,8 +216,8 @@ impl Context<'_> {
         }
     }
 
-    /// Whether a request may be sent a second time.
-    pub(super) fn retry(&mut self) -> bool {
+    /// Whether a request may be sent a second time, which then counts against how many may be.
+    pub(super) fn take_retry(&mut self) -> bool {
         // Switched off, what is saved counts for nothing.
         let may = self.rules.limits.retry_percent > 0 && self.lender.retries.take();
         if !may {

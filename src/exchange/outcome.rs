@@ -275,21 +275,21 @@ impl Exchange {
     /// once, if all of it is still here, there is another that was not tried and for which it is not too long, and the
     /// budget for retries allows it.
     fn may_spill(&self, verdict: Verdict, cx: &mut Context<'_>) -> bool {
-        let is_alone = || match verdict.is_of_the_server() {
-            true => self.is_alone(cx.snapshot),
+        let has_no_other = || match verdict.is_of_the_server() {
+            true => self.has_no_other(cx.snapshot),
             // Another rank of the same server may have room.
-            false => self.is_alone_beside(|_, here, slot| here == slot, cx.snapshot),
+            false => self.has_no_other_beside(|_, here, slot| here == slot, cx.snapshot),
         };
-        !self.retried && self.upload.held_whole && !is_alone() && cx.retry()
+        !self.retried && self.upload.held_whole && !has_no_other() && cx.take_retry()
     }
 
     /// Whether nobody is left to choose, of those for whom it is not too long,
     /// beside the server that this request is at.
-    pub(super) fn is_alone(&self, snapshot: &Snapshot) -> bool {
-        self.is_alone_beside(Eligible::is_one_server, snapshot)
+    pub(super) fn has_no_other(&self, snapshot: &Snapshot) -> bool {
+        self.has_no_other_beside(Eligible::is_one_server, snapshot)
     }
 
-    fn is_alone_beside(&self, same: impl Fn(&Eligible, u16, u16) -> bool, snapshot: &Snapshot) -> bool {
+    fn has_no_other_beside(&self, same: impl Fn(&Eligible, u16, u16) -> bool, snapshot: &Snapshot) -> bool {
         let Some(pool) = self.pool_in(snapshot).map(|pool| pool.taking(self.context)) else { return true };
         let (eligible, here) = (pool.eligible(), self.leg.as_ref().map(Leg::slot));
         let is_here = |slot: u16| here.is_some_and(|here| same(eligible, here, slot));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::event::{Action, Context, Side, Source};
 use super::{Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
-use crate::http::{Kind, SizeLine};
+use crate::http::{Kind, Refusal, SizeLine};
 use crate::policy::Queueing;
 use crate::scan::{Api, Facts, Needs, Progress};
 use crate::snapshot::{Selected, Snapshot};
@@ -181,40 +181,43 @@ impl Exchange {
         if self.upload.body.done() {
             self.whole = cx.now;
         }
-        if self.upload.is_over_budget(cx.lender) {
-            let never_fits = self.upload.seeks_model && self.upload.held.len() > cx.lender.budget_bytes;
-            return self.refuse(if never_fits { refusals::MODEL_TOO_FAR } else { refusals::OVER_BUDGET }.into(), cx);
+        if let Some(refusal) = self.breaks_a_limit(cx) {
+            return self.refuse(refusal.into(), cx);
         }
-        if self.too_slow(cx) {
-            return self.refuse(refusals::SLOW_UPLOAD.into(), cx);
-        }
-        // Once it came, no more is held than of others.
+        // Once the model came, no more is held than of others.
         self.upload.seeks_model =
             (self.upload.seeks_model || self.upload.is_full(cx.rules)) && self.misses_model(cx.snapshot);
-        let full = self.upload.is_full(cx.rules);
-        if self.phase == Phase::ReadBody && (self.upload.knows_enough() || self.upload.body.done() || full) {
-            let end = self.upload.scan.as_mut().filter(|_| self.upload.body.done()).map(|scan| scan.finish());
-            match end {
-                Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),
-                _ => self.choose(cx),
-            }
-        } else if self.phase == Phase::Send && self.upload.body.done() {
-            if !self.upload.held_whole {
-                self.request_sent(cx);
-            } else {
-                // All came; the engine is to take what is held.
-                self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
-            }
-        } else {
-            self.wait_for_body(cx);
+        let (full, done) = (self.upload.is_full(cx.rules), self.upload.body.done());
+        match self.phase {
+            Phase::ReadBody if self.upload.knows_enough() || done || full => self.choose_by_what_came(cx),
+            Phase::Send if done && !self.upload.held_whole => self.request_sent(cx),
+            // The engine is to take what is held.
+            Phase::Send if done => self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload),
+            _ => self.wait_for_body(cx),
         }
-        let held = self.phase != Phase::ReadBody && self.upload.held_whole;
-        if held && full && !self.upload.body.done() {
+        if full && !done && self.phase != Phase::ReadBody && self.upload.held_whole {
             // It is the engine's turn now.
             if self.phase == Phase::Send {
                 self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
             }
             self.hold_back_client(cx);
+        }
+    }
+
+    /// Why no more of the body is waited for, if so.
+    fn breaks_a_limit(&self, cx: &Context<'_>) -> Option<Refusal> {
+        if self.upload.is_over_budget(cx.lender) {
+            let never_fits = self.upload.seeks_model && self.upload.held.len() > cx.lender.budget_bytes;
+            return Some(if never_fits { refusals::MODEL_TOO_FAR } else { refusals::OVER_BUDGET });
+        }
+        self.too_slow(cx).then_some(refusals::SLOW_UPLOAD)
+    }
+
+    fn choose_by_what_came(&mut self, cx: &mut Context<'_>) {
+        let end = self.upload.scan.as_mut().filter(|_| self.upload.body.done()).map(|scan| scan.finish());
+        match end {
+            Some(Progress::Failed(fault)) => self.give_up_scan(fault, cx),
+            _ => self.choose(cx),
         }
     }
 

@@ -28,14 +28,14 @@ impl Exchange {
             cx.counters.outcomes().connect_failed(leg.slot());
         }
         self.was_not_computed(cx);
-        let (is_alone, tries_max) = (self.is_alone(cx.snapshot), cx.rules.limits.connect_tries_max);
-        let is_last = u32::from(self.connects) >= tries_max || is_alone && !in_silence;
+        let (has_no_other, tries_max) = (self.has_no_other(cx.snapshot), cx.rules.limits.connect_tries_max);
+        let is_last = u32::from(self.connects) >= tries_max || has_no_other && !in_silence;
         if is_last {
             // It ends there: behind its release the slot may be another endpoint's.
             self.blame(cx);
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
-        if is_alone {
+        if has_no_other {
             // Nothing is said against it yet, and nothing stands in the way of the next try.
             self.drop_leg(cx);
         } else {
@@ -58,7 +58,7 @@ impl Exchange {
     /// and to another one there may be some.
     pub(super) fn connect_portless(&mut self, cx: &mut Context<'_>) {
         self.connects += 1;
-        if u32::from(self.connects) >= cx.rules.limits.connect_tries_max || self.is_alone(cx.snapshot) {
+        if u32::from(self.connects) >= cx.rules.limits.connect_tries_max || self.has_no_other(cx.snapshot) {
             return self.connect_wanting(cx);
         }
         cx.stats.count(Count::ConnectWanting);
@@ -138,7 +138,9 @@ impl Exchange {
         !leg.answered && acknowledged.is_some() && acknowledged == leg.acknowledged
     }
 
-    /// The upstream connection ended: retry what was certainly not executed, else say so.
+    /// The upstream connection ended. Before a reply, what was certainly not executed is sent again: behind a FIN, where
+    /// all of the request is held here and the engine's kernel acknowledged none of it. Else the client is told so. The
+    /// end of a new connection, or of one that acknowledged something, counts against the engine.
     pub(super) fn upstream_gone(&mut self, by_fin: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         match self.phase {
             Phase::Relay => return self.reply_ended(by_fin, cx),
@@ -162,8 +164,8 @@ impl Exchange {
             self.blame(cx);
         }
         // With nobody else to ask, one that is there and closed would be told of as one that could not be reached.
-        let may_ask = stale || !self.is_alone(cx.snapshot);
-        if untouched && !self.retried && may_ask && cx.retry() {
+        let may_ask = stale || !self.has_no_other(cx.snapshot);
+        if untouched && !self.retried && may_ask && cx.take_retry() {
             self.was_not_computed(cx);
             if stale {
                 self.drop_leg(cx);

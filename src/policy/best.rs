@@ -23,7 +23,7 @@ impl Default for Best {
 impl Best {
     /// Who costs more than this is neither chosen nor comes next.
     #[inline]
-    pub(super) fn most(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         self.second_cost
     }
 

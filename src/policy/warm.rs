@@ -152,7 +152,7 @@ pub(super) fn least_work(
         best.offer(slot, work.cost(slot, row, cache));
     }
     for (&slot, cache) in eligible.slots().iter().zip(eligible.caches()) {
-        if !work.noted(slot).is_within(best.most()) {
+        if !work.noted(slot).is_within(best.limit()) {
             continue;
         }
         let Some(row) = eligible.row(slot) else { continue };
@@ -213,7 +213,7 @@ impl Others {
     /// Points of the ring that are looked at.
     const STEPS_MAX: usize = 64;
 
-    fn holds(&self, slot: u16) -> u64 {
+    fn discount(&self, slot: u16) -> u64 {
         if self.home == Some(slot) { self.worth } else { 0 }
     }
 }
@@ -262,7 +262,7 @@ impl Work<'_> {
         let is_warm = held >= self.prompt.tokens / 2;
         let room = in_flight == 0 || cache.has_room(new, is_warm, self.loads.dispatched(slot));
         let no_room = if room { 0 } else { NO_ROOM * self.mean };
-        let others = self.others.holds(slot);
+        let others = self.others.discount(slot);
         let pushed_out = u128::from(self.displaces) * u128::from(self.pushed_out(slot, cache, new));
         let lost = (NEW - 1) * new + (pushed_out >> (2 * PARTS_BITS)) as u64;
         Terms { pending: self.loads.pending(slot), new, lost, decoding, full, no_room, others }
