@@ -138,9 +138,9 @@ impl Exchange {
         !leg.answered && acknowledged.is_some() && acknowledged == leg.acknowledged
     }
 
-    /// The upstream connection ended. Before a reply, what was certainly not executed is sent again: behind a FIN, where
-    /// all of the request is held here and the engine's kernel acknowledged none of it. Else the client is told so. The
-    /// end of a new connection, or of one that acknowledged something, counts against the engine.
+    /// The upstream connection ended. Before a reply, what was certainly not executed is sent again: behind a FIN,
+    /// where all of the request is held here and the engine's kernel acknowledged none of it. Else the client is told.
+    /// The end of a new connection, or of one that acknowledged something, counts against the engine.
     pub(super) fn upstream_gone(&mut self, by_fin: bool, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         match self.phase {
             Phase::Relay => return self.reply_ended(by_fin, cx),
