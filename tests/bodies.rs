@@ -12,48 +12,44 @@ fn a_token_stream_passes_in_whole_chunks() {
     let Ok(Status::Complete(head)) = parse_response(reply, &mut table, &LIMITS) else { panic!("a reply") };
     let bytes = &reply[head.len..];
     for cut in 1..bytes.len() {
-        let mut body = Body::new(BodyLength::Chunked);
-        let (mut sent, mut data, mut parts) = (Vec::new(), Vec::new(), 0);
-        for piece in [&bytes[..cut], &bytes[cut..]] {
-            let mut rest = piece;
-            while !rest.is_empty() {
-                let part = body.next(rest).expect("a sound stream");
-                parts += 1;
-                sent.extend_from_slice(part.raw(rest));
-                data.extend_from_slice(part.data(rest));
-                match part.kind {
-                    Kind::Size(size) => sent.extend_from_slice(SizeLine::new(size).as_bytes()),
-                    Kind::End => body.write_end(&mut sent),
-                    Kind::Pass { .. } | Kind::Drop => {}
-                }
-                rest = &rest[part.len..];
-            }
-        }
-        assert!(body.done() && sent == bytes, "cut at {cut}");
+        let Passed { sent, data, parts, done } = passed(bytes, cut).expect("a sound stream");
+        assert!(done && sent == bytes, "cut at {cut}");
         assert!(data.starts_with(b"data: {") && data.ends_with(b"data: [DONE]\n\n"));
         let events = data.windows(2).filter(|two| two == b"\n\n").count();
         assert!(parts <= events + 4, "{parts} parts for {events} events");
     }
 }
 
-/// What is sent on of a chunked body that comes in two pieces.
-fn sent_on(bytes: &[u8], cut: usize) -> Result<Vec<u8>, Fault> {
-    let mut body = Body::new(BodyLength::Chunked);
-    let mut sent = Vec::new();
+/// What became of a chunked body.
+#[derive(Default)]
+struct Passed {
+    /// What is sent on, with its framing,
+    sent: Vec<u8>,
+    /// and without.
+    data: Vec<u8>,
+    parts: usize,
+    done: bool,
+}
+
+/// Of one that comes in two pieces.
+fn passed(bytes: &[u8], cut: usize) -> Result<Passed, Fault> {
+    let (mut body, mut passed) = (Body::new(BodyLength::Chunked), Passed::default());
     for piece in [&bytes[..cut], &bytes[cut..]] {
         let mut rest = piece;
         while !rest.is_empty() && !body.done() {
             let part = body.next(rest)?;
-            sent.extend_from_slice(part.raw(rest));
+            passed.parts += 1;
+            passed.sent.extend_from_slice(part.raw(rest));
+            passed.data.extend_from_slice(part.data(rest));
             match part.kind {
-                Kind::Size(size) => sent.extend_from_slice(SizeLine::new(size).as_bytes()),
-                Kind::End => body.write_end(&mut sent),
+                Kind::Size(size) => passed.sent.extend_from_slice(SizeLine::new(size).as_bytes()),
+                Kind::End => body.write_end(&mut passed.sent),
                 Kind::Pass { .. } | Kind::Drop => {}
             }
             rest = &rest[part.len..];
         }
     }
-    Ok(sent)
+    Ok(Passed { done: body.done(), ..passed })
 }
 
 #[test]
@@ -61,14 +57,14 @@ fn sizes_go_on_as_all_read_them_wherever_they_are_cut() {
     for size in ["a", "A", "0a", "000A", "a;x", "A;x=\"y\""] {
         let bytes = format!("{size}\r\n0123456789\r\n0\r\n\r\n").into_bytes();
         for cut in 0..bytes.len() {
-            let sent = sent_on(&bytes, cut).expect("a sound body");
+            let sent = passed(&bytes, cut).expect("a sound body").sent;
             assert_eq!(sent.escape_ascii().to_string(), r"a\r\n0123456789\r\n0\r\n\r\n", "{size} cut at {cut}");
         }
     }
     for size in ["", "g", "ag", "aG", "-a", "+a", "0xa", " a", "a ", "a\t", "a`", "a\0"] {
         let bytes = format!("{size}\r\n0123456789\r\n0\r\n\r\n").into_bytes();
         for cut in 0..bytes.len() {
-            assert!(sent_on(&bytes, cut).is_err(), "{size:?} cut at {cut}");
+            assert!(passed(&bytes, cut).is_err(), "{size:?} cut at {cut}");
         }
     }
 }
