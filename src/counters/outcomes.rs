@@ -26,6 +26,8 @@ struct Slot {
     /// When somebody had a token, a stream's opening or a whole answer from there, in [`TENTH`]s of the shards' clock;
     /// 0: never.
     gave: AtomicU32,
+    /// When a kept connection to it was found dead, counted likewise.
+    kept_died: AtomicU32,
     /// Failed connects (wraps); control reads them between probes.
     connect_failures: AtomicU32,
     /// Requests that were answered 404 (wraps); for control, which then asks what is served there.
@@ -146,6 +148,20 @@ impl Outcomes {
         self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
     }
 
+    /// One of the connections kept to it was dead when it was used, at `now` in microseconds: those that idled then, on
+    /// any shard, went the same way.
+    pub fn kept_died(&self, slot: u16, now: u64) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.kept_died.store(tenths(now), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one was found dead in the tenth of a second of `since`, or later.
+    #[inline]
+    pub fn kept_died_since(&self, slot: u16, since: u64) -> bool {
+        self.slots.get(slot as usize).is_some_and(|cell| cell.kept_died.load(Ordering::Relaxed) >= tenths(since))
+    }
+
     /// A connect to it failed.
     pub fn connect_failed(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
@@ -252,6 +268,17 @@ mod tests {
         outcomes.forget(0);
         let Outcome { in_a_row, barred, .. } = outcomes.read(0);
         assert_eq!((in_a_row, barred), (0, None));
+    }
+
+    #[test]
+    fn what_idled_when_a_kept_connection_was_dead_is_known_by_its_time() {
+        let outcomes = Outcomes::default();
+        assert!(!outcomes.kept_died_since(1, 0), "none was");
+        outcomes.kept_died(1, 7 * TENTH);
+        let since = [0, 7 * TENTH + 1, 8 * TENTH, 9 * TENTH].map(|since| outcomes.kept_died_since(1, since));
+        assert_eq!((since, outcomes.kept_died_since(2, 0)), ([true, true, false, false], false));
+        outcomes.forget(1);
+        assert!(outcomes.kept_died_since(1, 0), "another process there has none of them");
     }
 
     #[test]

@@ -120,8 +120,6 @@ pub enum Action {
         /// It stands at the end of a reply.
         reuse: bool,
     },
-    /// Close what idles at this endpoint: one of its kept connections was dead, and those went the same way.
-    CloseIdle(EndpointId),
     /// Have so many bytes of the reply go to the client inside the kernel, answered by `Spliced`; where that cannot
     /// be had they come as before.
     Splice(u64),

@@ -1,7 +1,7 @@
 //! The way to the engine: connection, sending, and what to do when either fails.
 
 use super::event::{Action, Context, Side};
-use super::{Exchange, Phase, Waiting, refusals};
+use super::{Exchange, Leg, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
 
 /// How often a sent request is checked for acknowledgement, to let go of its held copy.
@@ -149,15 +149,15 @@ impl Exchange {
         }
         cx.actions.push(Action::Dismiss { reuse: false });
         let unacknowledged = self.unacknowledged(acknowledged);
-        let reused = self.endpoint().filter(|_| self.leg.as_ref().is_some_and(|leg| leg.reused));
+        let reused = self.leg.as_ref().filter(|leg| leg.reused).map(Leg::slot);
         // A FIN acknowledges what came before it. A reset does not, and kernels acknowledge late: behind one, a
         // request may have been read although nothing says so.
         let untouched = by_fin && self.upload.held_whole && unacknowledged;
         let stale = untouched && reused.is_some();
         // Its end came to nobody: this machine was paused, which stops the clock that idle connections are closed by,
         // or something on the way forgot it. One that acknowledged something was alive: of others that says nothing.
-        if let Some(endpoint) = reused.filter(|_| !by_fin && unacknowledged) {
-            cx.actions.push(Action::CloseIdle(endpoint));
+        if let Some(slot) = reused.filter(|_| !by_fin && unacknowledged) {
+            cx.counters.outcomes().kept_died(slot, cx.now);
         }
         // Where an idle connection was dead, its engine may well be there.
         if reused.is_none() || !unacknowledged {

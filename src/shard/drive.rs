@@ -107,7 +107,6 @@ impl<D: Driver> Shard<D> {
                     follows = self.check_out(key, endpoint, fresh).map(Follows::Happens);
                 }
                 Action::Dismiss { reuse } => self.dismiss(key, reuse),
-                Action::CloseIdle(endpoint) => self.close_idle_at(endpoint),
                 Action::Splice(len) => self.splice(key, len),
                 Action::Pause(side) => self.pause(key, side, true),
                 Action::Resume(side) => self.pause(key, side, false),

@@ -309,6 +309,8 @@ impl<D: Driver> Shard<D> {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
             self.desk.lender.recorder = self.records.recorder(rules);
+            // Those that idle may have to go sooner.
+            self.idle_look_at = 0;
             self.accept_or_not();
         }
         if self.desk.now >= self.wall_look_at {

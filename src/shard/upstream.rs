@@ -1,7 +1,7 @@
 //! Connections to engines: kept while idle, per endpoint, never longer than the engine keeps them.
 
 use super::drive::Input;
-use super::{Owner, Shard};
+use super::{Desk, Owner, Shard};
 use crate::counters::stats::{Count, ShardStats};
 use crate::driver::{Driver, Lease, SocketId, socket};
 use crate::exchange::{Event, Micros, Side};
@@ -15,7 +15,7 @@ enum State {
     /// Serves this client's exchange.
     Busy(Key),
     Idle {
-        until: Micros,
+        since: Micros,
     },
 }
 
@@ -48,6 +48,18 @@ impl Upstream {
         if let Some(settled) = &mut self.settled {
             *settled += len as u64;
         }
+    }
+}
+
+impl Desk {
+    /// When a connection that idles since then has done so too long.
+    fn idles_until(&self, since: Micros) -> Micros {
+        since + self.rules.limits.upstream_idle_timeout_ms * 1_000
+    }
+
+    /// Whether its engine may have kept it as well.
+    fn may_stand(&self, endpoint: EndpointId, since: Micros) -> bool {
+        self.idles_until(since) > self.now && !self.counters.outcomes().kept_died_since(endpoint.slot, since)
     }
 }
 
@@ -110,9 +122,9 @@ impl<D: Driver> Shard<D> {
             let Some(upstream) = self.upstreams.get(key) else { continue };
             match upstream.state {
                 // What has come since its last reply would be taken for the beginning of the next one.
-                State::Idle { until }
+                State::Idle { since }
                     if upstream.endpoint == endpoint
-                        && until > self.desk.now
+                        && self.desk.may_stand(endpoint, since)
                         && self.driver.is_quiet(upstream.socket) =>
                 {
                     return Some(key);
@@ -140,14 +152,13 @@ impl<D: Driver> Shard<D> {
         if !reuse || !usable || self.desk.draining || self.idle[slot].len() >= limits.idle_upstreams_max {
             return self.close_upstream(key);
         }
-        let until = self.desk.now + limits.upstream_idle_timeout_ms * 1_000;
-        upstream.state = State::Idle { until };
+        upstream.state = State::Idle { since: self.desk.now };
         self.driver.rename(upstream.socket, Owner::Upstream(key).tag());
         if std::mem::take(&mut upstream.paused) {
             self.driver.resume(upstream.socket);
         }
         self.idle[slot].push_back(key);
-        self.idle_look_at = self.idle_look_at.min(until);
+        self.idle_look_at = self.idle_look_at.min(self.desk.idles_until(self.desk.now));
     }
 
     pub(super) fn close_upstream(&mut self, key: Key) {
@@ -156,15 +167,16 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Closes what was idle too long. An endpoint's are in order because the timeout is one for all. Those that serve
-    /// one request after the other are not looked at each time: the look finds that they have become idle anew.
+    /// Closes what was idle too long. Those that serve one request after the other are not looked at each time: the
+    /// look finds that they have become idle anew.
     pub(super) fn close_idle(&mut self) {
         if self.desk.now < self.idle_look_at {
             return;
         }
         self.idle_look_at = Micros::MAX;
         for slot in 0..self.idle.len() {
-            while let Some((until, key)) = self.longest_idle(slot) {
+            while let Some((since, key)) = self.longest_idle(slot) {
+                let until = self.desk.idles_until(since);
                 if until > self.desk.now {
                     self.idle_look_at = self.idle_look_at.min(until);
                     break;
@@ -172,12 +184,6 @@ impl<D: Driver> Shard<D> {
                 self.idle[slot].pop_front();
                 self.close_upstream(key);
             }
-        }
-    }
-
-    pub(super) fn close_idle_at(&mut self, endpoint: EndpointId) {
-        for key in self.idle.get_mut(endpoint.slot as usize).map(std::mem::take).unwrap_or_default() {
-            self.close_upstream(key);
         }
     }
 
@@ -191,12 +197,12 @@ impl<D: Driver> Shard<D> {
         true
     }
 
-    /// Which connection to an endpoint is idle for longest, and until when it may be; forgets what is gone before it.
+    /// Which connection to an endpoint is idle for longest, and since when; forgets what is gone before it.
     fn longest_idle(&mut self, slot: usize) -> Option<(Micros, Key)> {
         let idle = self.idle.get_mut(slot)?;
         while let Some(&key) = idle.front() {
-            if let Some(State::Idle { until }) = self.upstreams.get(key).map(|upstream| upstream.state) {
-                return Some((until, key));
+            if let Some(State::Idle { since }) = self.upstreams.get(key).map(|upstream| upstream.state) {
+                return Some((since, key));
             }
             idle.pop_front();
         }

@@ -88,6 +88,13 @@ impl Table {
         self.network.borrow_mut().peer_ends(pipe, end);
     }
 
+    /// Which of these connections to the engine a request goes on; `None`: on another.
+    fn asks_on(&mut self, client: usize, lines: &[usize]) -> Option<usize> {
+        self.send(client, GET);
+        self.pass(SECOND / 10);
+        lines.iter().copied().find(|line| self.network.borrow().unread_by_peer(*line) > 0)
+    }
+
     fn receive(&mut self, pipe: usize) -> Vec<u8> {
         let bytes = self.network.borrow_mut().peer_receive(pipe, usize::MAX);
         self.pass(SECOND / 10);
@@ -553,36 +560,41 @@ fn an_engine_is_not_blamed_where_no_port_leads_to_it() {
     }
 }
 
-/// Its end came to nobody, as where this machine was paused meanwhile: the first such connection tells of all that idle
-/// beside it, and says nothing of an engine that had none of the request.
+/// Its end came to nobody, as where this machine was paused meanwhile: the first such connection tells of all that idled
+/// then, on every shard, and says nothing of an engine that had none of the request.
 #[test]
 fn a_connection_that_died_unseen_tells_of_those_beside_it_and_nothing_of_its_engine() {
-    for (end, is_read, closes, faults) in
+    for (end, is_read, tells, faults) in
         [(End::Reset, false, true, 0), (End::Reset, true, false, 1), (End::Fin, false, false, 0)]
     {
-        let mut table = Table::new(|_| {});
+        let mut shards = [(); 2].map(|()| Table::new(|_| {}));
         let outcomes = statics(1).counters.outcomes();
-        let clients = [(); 3].map(|()| table.client(1 << 20));
-        let lines = clients.map(|client| table.ask(client, GET));
-        lines.iter().for_each(|line| table.send(*line, reply(3)));
-        table.pass(SECOND / 10);
-        clients.iter().for_each(|client| assert!(table.receive(*client).starts_with(b"HTTP/1.1 200")));
-        table.send(clients[0], GET);
-        table.pass(SECOND / 10);
-        let used =
-            lines.into_iter().find(|line| table.network.borrow().unread_by_peer(*line) > 0).expect("one is kept");
+        let kept = shards.each_mut().map(|table| {
+            let clients = [(); 3].map(|()| table.client(1 << 20));
+            let lines = clients.map(|client| table.ask(client, GET));
+            lines.iter().for_each(|line| table.send(*line, reply(3)));
+            table.pass(SECOND / 10);
+            clients.iter().for_each(|client| assert!(table.receive(*client).starts_with(b"HTTP/1.1 200")));
+            (clients, lines)
+        });
+        let table = &mut shards[0];
+        let (clients, lines) = kept[0];
+        let used = table.asks_on(clients[0], &lines).expect("one is kept");
         if is_read {
             table.receive(used);
         }
         table.end(used, end);
         table.pass(SECOND / 10);
-        let beside = lines.into_iter().filter(|line| *line != used);
-        let closed = beside.filter(|line| table.front_end(*line) == Some(End::Fin)).count();
-        let is_lost = end == End::Reset;
-        let seen = (closed, outcomes.read(0).in_a_row, table.receive(clients[0]).starts_with(b"HTTP/1.1 502"));
-        assert_eq!(seen, (if closes { 2 } else { 0 }, faults, is_lost), "{end:?}, read: {is_read}");
-        drop(table);
-        outcomes.forget(0);
+        let is_lost = table.receive(clients[0]).starts_with(b"HTTP/1.1 502");
+        assert_eq!((outcomes.read(0).in_a_row, is_lost), (faults, end == End::Reset), "{end:?}, read: {is_read}");
+        for (at, (table, (clients, lines))) in shards.iter_mut().zip(kept).enumerate() {
+            let left: Vec<_> = lines.into_iter().filter(|line| at > 0 || *line != used).collect();
+            assert_eq!(table.asks_on(clients[1], &left).is_none(), tells, "{end:?}, read: {is_read}");
+            let closed = left.iter().filter(|line| table.front_end(**line) == Some(End::Fin)).count();
+            assert_eq!(closed, if tells { left.len() } else { 0 }, "{end:?}, read: {is_read}");
+        }
+        drop(shards);
+        Control::forget_all(statics(1).counters);
     }
 }
 

@@ -293,6 +293,8 @@ impl Control {
     pub fn forget_all(counters: &Counters) {
         for slot in 0..ENDPOINTS as u16 {
             counters.outcomes().forget(slot);
+            // Before any connection of the next schedule.
+            counters.outcomes().kept_died(slot, 0);
             counters.trial_over(slot);
         }
     }

@@ -259,7 +259,7 @@ impl<'a> Play<'a> {
                 }
                 Action::Dismiss { reuse } => self.dismissed(*reuse),
                 Action::Splice(len) => self.splicing = *len,
-                Action::CloseIdle(_) | Action::Pause(_) | Action::Resume(_) | Action::Finish(_) => {}
+                Action::Pause(_) | Action::Resume(_) | Action::Finish(_) => {}
                 Action::End(ending) => {
                     assert_eq!(self.ending.replace(*ending), None, "ended twice");
                     self.dismissed(false);
