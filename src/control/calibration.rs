@@ -19,7 +19,8 @@ pub struct Calibration {
     /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted,
     /// when both were read last.
     last: Option<(u64, u64)>,
-    /// Bytes had come between the last two readings.
+    /// Behind the last reading it may have had prompts of ours to compute: their bytes had come since the one before,
+    /// or they had no first token yet.
     fed: bool,
     /// Prompt by prompt: the better, as it holds no others and nothing but text.
     replies: Seen,
@@ -48,8 +49,9 @@ impl Seen {
 }
 
 impl Calibration {
-    /// Both as they are now. `alone`: nobody but us asks this engine; else its tokens tell nothing.
-    pub fn read(&mut self, bytes: u64, tokens: Option<u64>, alone: bool) {
+    /// Both as they are now. `pending`: prompts of ours had no first token when the bytes were read. `alone`: nobody but
+    /// us asks this engine; else its tokens tell nothing.
+    pub fn read(&mut self, bytes: u64, pending: bool, tokens: Option<u64>, alone: bool) {
         let now = tokens.map(|tokens| (bytes, tokens));
         if let (Some((bytes, tokens)), Some((bytes_before, tokens_before))) = (now, self.last)
             && alone
@@ -57,10 +59,10 @@ impl Calibration {
         {
             // Fewer than before where one was refused that was counted by then.
             let more = bytes.wrapping_sub(bytes_before) as i64;
-            // Tokens are counted when a prompt was computed, mostly one reading behind its bytes. Later ones are of
-            // prompts that nobody counts: others', between two readings that do not show them, or ours under a policy
-            // that looks at none.
-            let was_fed = std::mem::replace(&mut self.fed, more != 0);
+            // Tokens are counted when a prompt was computed: one reading behind its bytes, or, in a burst, many. Those
+            // that come while none of ours waits are of prompts that nobody counts: others', between two readings that
+            // do not show them, or ours under a policy that looks at none.
+            let was_fed = std::mem::replace(&mut self.fed, more != 0 || pending);
             if was_fed || self.fed {
                 self.scrapes.add(more as f64, tokens - tokens_before);
             }
@@ -94,50 +96,64 @@ mod tests {
         let mut calibration = Calibration::default();
         assert_eq!(calibration.token_bytes(), None);
         // The first reading is where counting begins.
-        calibration.read(1_000, Some(77_000), true);
-        calibration.read(13_000, Some(81_000), true);
+        calibration.read(1_000, false, Some(77_000), true);
+        calibration.read(13_000, false, Some(81_000), true);
         assert_eq!(calibration.token_bytes(), None, "4,000 tokens are too few");
-        calibration.read(31_000, Some(87_000), true);
+        calibration.read(31_000, false, Some(87_000), true);
         assert_eq!(calibration.token_bytes(), Some(3.0));
         // With others beside us, without figures, and behind a restart nothing is learnt.
-        calibration.read(31_000, Some(187_000), false);
-        calibration.read(91_000, None, true);
-        calibration.read(92_000, Some(190_000), true);
-        calibration.read(93_000, Some(10), true);
+        calibration.read(31_000, false, Some(187_000), false);
+        calibration.read(91_000, false, None, true);
+        calibration.read(92_000, false, Some(190_000), true);
+        calibration.read(93_000, false, Some(10), true);
         assert_eq!(calibration.token_bytes(), Some(3.0));
         // What was refused behind a scrape that counted it leaves nothing behind.
-        calibration.read(150_000, Some(10), true);
-        calibration.read(93_000, Some(10), true);
+        calibration.read(150_000, false, Some(10), true);
+        calibration.read(93_000, false, Some(10), true);
         assert_eq!(calibration.token_bytes(), Some(3.0));
         // Nor from prompts that were not counted.
-        calibration.read(96_000, Some(1_010), true);
-        (2..60).for_each(|turn| calibration.read(96_000, Some(1_010 + turn * 100_000 - 200_000), true));
+        calibration.read(96_000, false, Some(1_010), true);
+        (2..60).for_each(|turn| calibration.read(96_000, false, Some(1_010 + turn * 100_000 - 200_000), true));
         assert_eq!(calibration.token_bytes(), Some(3.0));
-        calibration.read(93_000, Some(10), true);
+        calibration.read(93_000, false, Some(10), true);
         // Older prompts count less and less.
         for turn in 0..40u64 {
-            calibration.read(93_000 + turn * 500_000, Some(10 + turn * 100_000), true);
+            calibration.read(93_000 + turn * 500_000, false, Some(10 + turn * 100_000), true);
         }
         let learnt = calibration.token_bytes().unwrap();
         assert!((4.9..=5.0).contains(&learnt), "{learnt}");
         for (bytes, tokens, believed) in [(10_000, 100_000, 1.0), (1_000_000, 6_000, 8.0)] {
             let mut calibration = Calibration::default();
-            calibration.read(0, Some(0), true);
-            calibration.read(bytes, Some(tokens), true);
+            calibration.read(0, false, Some(0), true);
+            calibration.read(bytes, false, Some(tokens), true);
             assert_eq!(calibration.token_bytes(), Some(believed));
         }
     }
 
     #[test]
+    fn tokens_of_a_burst_count_as_long_as_prompts_of_it_wait() {
+        let mut calibration = Calibration::default();
+        calibration.read(0, false, Some(0), true);
+        // Six prompts of 4,000 tokens come at once, and are computed one in each reading.
+        for computed in 0..=6u64 {
+            calibration.read(96_000, computed < 6, Some(4_000 * computed), true);
+        }
+        assert_eq!(calibration.token_bytes(), Some(4.0));
+        calibration.read(96_000, false, Some(100_000), true);
+        calibration.read(96_000, false, Some(900_000), true);
+        assert_eq!(calibration.token_bytes(), Some(4.0), "others' prompts");
+    }
+
+    #[test]
     fn what_replies_tell_is_preferred() {
         let mut calibration = Calibration::default();
-        calibration.read(0, Some(0), true);
-        calibration.read(30_000, Some(10_000), true);
+        calibration.read(0, false, Some(0), true);
+        calibration.read(30_000, false, Some(10_000), true);
         calibration.told(1_800, 400);
         assert_eq!(calibration.token_bytes(), Some(3.0), "400 tokens are too few");
         calibration.told(450, 100);
         assert_eq!(calibration.token_bytes(), Some(4.5));
-        calibration.read(90_000, Some(40_000), true);
+        calibration.read(90_000, false, Some(40_000), true);
         assert_eq!(calibration.token_bytes(), Some(4.5));
     }
 

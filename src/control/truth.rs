@@ -23,6 +23,8 @@ pub struct Ours {
     pub resident: u64,
     /// [`crate::fleet::Loads::prompted`], before it was asked.
     pub prompted: u64,
+    /// [`crate::fleet::Loads::pending`], before it was asked.
+    pub pending: u64,
     /// What was predicted for it, before it was asked.
     pub asked: Asked,
 }
@@ -60,7 +62,7 @@ impl Truth {
 
     /// Its engine's `/metrics` were read. `alone`: nobody but us asks it.
     pub fn scraped(&mut self, ours: &Ours, reading: &Reading, alone: bool, now: Instant) {
-        self.calibration.read(ours.prompted, reading.load.prompt_tokens_total, alone);
+        self.calibration.read(ours.prompted, ours.pending > 0, reading.load.prompt_tokens_total, alone);
         self.answers.read(&reading.load);
         if let Some(caches) = reading.prefix_caching {
             self.moved |= self.ladder.caches(caches, now);

@@ -13,6 +13,7 @@ impl Keeper {
             dispatched: loads.dispatched(slot),
             resident: loads.resident(slot),
             prompted: loads.prompted(slot),
+            pending: loads.pending(slot),
             asked: self.counters.predictions().sent_in_all(slot),
         }
     }
