@@ -49,6 +49,11 @@ impl Seen {
 }
 
 impl Calibration {
+    /// The same where bytes are counted from nothing.
+    pub fn renumbered(&self) -> Calibration {
+        Calibration { last: None, fed: false, ..self.clone() }
+    }
+
     /// Both as they are now. `pending`: prompts of ours had no first token when the bytes were read. `alone`: nobody but
     /// us asks this engine; else its tokens tell nothing.
     pub fn read(&mut self, bytes: u64, pending: bool, tokens: Option<u64>, alone: bool) {

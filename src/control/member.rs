@@ -1,5 +1,6 @@
 //! One configured engine as control knows it, and the endpoint it has now.
 
+mod begin;
 mod processes;
 
 use std::collections::HashSet;

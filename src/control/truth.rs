@@ -60,6 +60,11 @@ impl Truth {
         }
     }
 
+    /// Of the same process in another slot, where shards count from nothing.
+    pub fn renumbered(&self, now: Instant) -> Truth {
+        Truth { calibration: self.calibration.renumbered(), ladder: self.ladder.clone(), ..Truth::new(now) }
+    }
+
     /// Its engine's `/metrics` were read. `alone`: nobody but us asks it.
     pub fn scraped(&mut self, ours: &Ours, reading: &Reading, alone: bool, now: Instant) {
         self.calibration.read(ours.prompted, ours.pending > 0, reading.load.prompt_tokens_total, alone);

@@ -26,6 +26,12 @@ impl Room {
         Some(Room { capacity, base: (tokens - own * computed) as i64, own: own as f32 })
     }
 
+    /// The same where none of the `resident` tokens of ours, of which it was told, are counted any more: they are there
+    /// yet.
+    pub fn beside(self, resident: u64) -> Room {
+        Room { base: self.base + (f64::from(self.own) * resident as f64) as i64, ..self }
+    }
+
     /// The same long after it was told: what others had there then says nothing of now.
     pub fn of_ours_alone(self) -> Room {
         Room { base: 0, ..self }

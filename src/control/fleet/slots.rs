@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use super::Fleet;
 use crate::control::caches::Unit;
 use crate::control::health::{Course, REFUSALS};
-use crate::control::member::{Member, Processes, Tenancy};
-use crate::control::truth::Truth;
+use crate::control::member::{Member, Tenancy};
 use crate::counters::{Counted, Deeds};
-use crate::fleet::{Endpoint, EndpointId, Health, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
 
 /// How long a slot rests at least after its endpoint left the pools.
@@ -87,17 +86,20 @@ impl Fleet {
     pub(super) fn bring_in(&mut self, now: Instant) -> bool {
         let places = self.caches.places().min(self.slots.len());
         let free = self.slots[..places].iter().filter(|slot| slot.tenant.is_none()).count();
-        let is_out = |at: usize, member: &Member| {
-            let tenancy = member.now.as_ref().filter(|now| usize::from(now.id.slot) >= places)?;
-            let is_up = member.health() == Some(Health::Up);
-            is_up.then(|| (at, tenancy.address, tenancy.course.renumbered()))
+        let is_out = |member: &Member| {
+            let is_beyond = member.now.as_ref().is_some_and(|now| usize::from(now.id.slot) >= places);
+            is_beyond && member.health() == Some(Health::Up)
         };
-        let out = (0..).zip(&self.members).filter_map(|(at, member)| is_out(at, member));
-        let out: Vec<_> = out.take(free).collect();
-        let any = !out.is_empty();
-        out.into_iter().for_each(|(at, address, course)| {
-            self.settle(at, address, course, now);
-        });
+        let out = (0..).zip(&self.members).filter(|(_, member)| is_out(member)).map(|(at, _)| at);
+        let out: Vec<usize> = out.take(free).collect();
+        let mut any = false;
+        for at in out {
+            let Some(id) = self.take_slot(Arc::clone(&self.members[at].name)) else { break };
+            if let Some(next) = self.members[at].now.as_ref().map(|before| before.renumbered(id, now)) {
+                self.put(at, next, now);
+                any = true;
+            }
+        }
         any
     }
 
@@ -141,33 +143,13 @@ impl Fleet {
             tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
             return false;
         };
-        let member = &mut self.members[at];
-        let next = Tenancy {
-            id,
-            address,
-            course,
-            reading: None,
-            scrape_error: None,
-            foreign: 0,
-            several: 0,
-            dispatched_at: 0,
-            resident_at: 0,
-            room: None,
-            turnover: Turnover::default(),
-            truth: Truth::new(now),
-            emptied: 0,
-            remembered: Arc::default(),
-            unit: Unit::default(),
-            is_known: false,
-            began: None,
-            processes: Processes::default(),
-            computed: None,
-            kind: None,
-            match_unit: None,
-            process: None,
-            asleep: false,
-            was_silent: None,
-        };
+        self.put(at, Tenancy::new(id, address, course, now), now);
+        true
+    }
+
+    /// A member's endpoint is this one from now on; the one it had finishes what it has.
+    fn put(&mut self, at: usize, next: Tenancy, now: Instant) {
+        let (id, member) = (next.id, &mut self.members[at]);
         member.models_doubted |= member.models.is_some();
         if member.now.is_some() {
             // Whoever watches it is to look there now.
@@ -182,7 +164,6 @@ impl Fleet {
         }
         self.caches.moved(id, &self.members[at].name, part.flatten());
         self.pools.membership_changed();
-        true
     }
 
     /// An endpoint gets nothing new; its slot is free once it has finished what it has.

@@ -10,7 +10,7 @@ const BY_TURNS: Duration = Duration::from_secs(30);
 
 /// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow
 /// starts would never end there, and faults be forgotten each second.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Processes {
     /// When they began, those that say so.
     began: VecDeque<f64>,

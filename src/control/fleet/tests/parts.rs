@@ -269,17 +269,29 @@ fn who_came_while_others_were_leaving_has_a_part_once_they_have_left() {
     }
     (0..2).for_each(|_| stage.second());
     assert_eq!(stage.capacities()[1..4], [0; 3], "the slots of those who left rest yet");
+    // Half full: with four of ours, one of which waits.
+    let busy = b"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"30000\"} 1\nvllm:num_requests_running 3\n\
+        vllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc 0.5\n";
     let streams = stage.id(1).slot;
+    let mut told = Vec::new();
     let mut second = || {
         (0..64).for_each(|place| stage.scrape(place));
+        let (id, ours) = (stage.id(1), Ours { in_flight: 4, resident: 100_000, ..Ours::default() });
+        stage.fleet.scraped(1, id, Ok((Reading::of(busy), ours)), stage.now);
         stage.fleet.caches.tick();
         for _ in 0..4 {
             stage.now += Duration::from_millis(250);
             stage.fleet.tick(stage.now, |slot| u32::from(slot == streams), nothing);
+            let now = stage.fleet.members()[1].now.as_ref().unwrap();
+            let capacity = now.reading.as_ref().and_then(|(reading, _)| reading.load.kv_capacity_tokens);
+            told.push((now.id != id, capacity, now.foreign, now.room.map(|(room, _)| room.base)));
         }
         [1, 2, 3].map(|place| usize::from(stage.id(place).slot) < seats)
     };
     assert_eq!((0..4).map(|_| second()).last(), Some([true, true, false]), "whatever runs where they were");
+    // A quarter of ours waits for its 25,000 tokens.
+    let moved = told.iter().find(|told| told.0);
+    assert_eq!(moved, Some(&(true, Some(480_000), 4, Some(265_000))), "what it told holds until it tells more");
     assert_eq!(healths(&stage)[..2], [Health::Up; 2], "they serve on");
     answers(&mut stage, 3);
     (0..4).for_each(|_| stage.second());
