@@ -54,8 +54,8 @@ impl Calibration {
         Calibration { last: None, fed: false, ..self.clone() }
     }
 
-    /// Both as they are now. `pending`: prompts of ours had no first token when the bytes were read. `alone`: nobody but
-    /// us asks this engine; else its tokens tell nothing.
+    /// Both as they are now. `pending`: prompts of ours had no first token when the bytes were read. `alone`: nobody
+    /// but us asks this engine; else its tokens tell nothing.
     pub fn read(&mut self, bytes: u64, pending: bool, tokens: Option<u64>, alone: bool) {
         let now = tokens.map(|tokens| (bytes, tokens));
         if let (Some((bytes, tokens)), Some((bytes_before, tokens_before))) = (now, self.last)
