@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Fleet;
-use crate::control::caches::Unit;
 use crate::control::health::{Course, REFUSALS};
 use crate::control::member::{Member, Tenancy};
 use crate::counters::{Counted, Deeds};
