@@ -257,6 +257,73 @@ fn comes_and_is_answered(play: &mut Play, head: &str, body: &str, fails: bool) -
     (after.0 - tokens, after.1 - held)
 }
 
+/// Where the kernel does not tell what was acknowledged, the engine may have read all of it.
+#[test]
+fn what_may_have_been_read_is_not_sent_again() {
+    for (before, at_its_end) in [(None, None), (Some(7), None), (None, Some(7)), (Some(7), Some(8))] {
+        let mut play = Play::new();
+        let mut exchange = small(&mut play);
+        play.is_sent(&mut exchange, true, before);
+        play.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged: at_its_end }, cx));
+        let counts = [Count::UpstreamFaultEarlyEnd, Count::RetriedStale].map(|count| play.stats.total(count));
+        assert_eq!(counts, [1, 0], "{before:?}, then {at_its_end:?}");
+    }
+}
+
+/// Whoever has unloaded a model says so by a 404: of other answers, and where no model is asked, nothing follows.
+#[test]
+fn who_does_not_find_a_model_is_told_of() {
+    for (path, status, told) in [
+        ("/v1/chat/completions", 404, 1),
+        ("/v1/chat/completions", 200, 0),
+        ("/v1/chat/completions", 400, 0),
+        ("/v1/files", 404, 0),
+    ] {
+        let mut play = Play::new();
+        let body = r#"{"model":"m","messages":[]}"#;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut exchange = play.begin(&head, body.as_bytes());
+        play.is_sent(&mut exchange, false, Some(7));
+        let reply = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n\r\n{{}}");
+        play.with(|cx| exchange.advance(Event::Reply(reply.as_bytes()), cx));
+        assert_eq!(play.counters.outcomes().not_found(0), told, "{path} {status}");
+    }
+}
+
+/// Who may hold no more is chosen for with what has come, also where that is mostly the framing of its chunks.
+#[test]
+fn nothing_is_waited_for_beyond_what_is_held() {
+    const HOLDS: usize = 8 << 10;
+    let text = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{}"#, "a".repeat(HOLDS));
+    let (whole, chunked) = (text.get(..HOLDS).unwrap(), framed(text.get(..HOLDS / 2).unwrap(), Some(1)).1);
+    let chunks = chunked.strip_suffix("0\r\n\r\n").unwrap();
+    for (framing, most) in [("Content-Length: 100000", whole), ("Transfer-Encoding: chunked", chunks)] {
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n");
+        let at = if most.len() > HOLDS { 2 * HOLDS / 6 * 6 } else { HOLDS - 6 };
+        let mut play = Play::new();
+        play.rules.limits.hold_bytes = HOLDS;
+        let mut exchange = play.comes(&head, most.get(..at).unwrap().as_bytes());
+        assert!(play.actions.list.is_empty(), "{framing}: {:?}", play.actions.list);
+        play.with(|cx| exchange.advance(Event::Request(most.get(at..at + 6).unwrap().as_bytes()), cx));
+        assert!(play.actions.list.contains(&Action::Connect { endpoint: ENGINE, fresh: false }), "{framing}");
+        play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    }
+}
+
+/// A head that announces much takes no memory for it beyond what others are let hold.
+#[test]
+fn what_is_held_for_its_model_takes_memory_as_it_comes() {
+    let mut play = Play::of(fleet(1, &["m", "other"]));
+    play.rules.limits.hold_bytes = 8 << 10;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n";
+    let words = format!(r#"{{"messages":[{{"role":"user","content":"{}"#, "word ".repeat(8_000));
+    let mut exchange = play.comes(head, words.as_bytes());
+    assert!(play.lender.held_bytes > 40_000);
+    assert!(play.lender.held_bytes < 160_000, "{} for {}", play.lender.held_bytes, words.len());
+    play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    assert_eq!(play.lender.held_bytes, 0);
+}
+
 fn small(play: &mut Play) -> Box<Exchange> {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
     let length = body.len();
