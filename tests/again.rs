@@ -1,5 +1,5 @@
-//! A request that is sent again, mostly to the endpoint that it was chosen for before: without sockets, since it takes a
-//! FIN that crosses the request on its way.
+//! Exchanges by hand, without sockets: a request that is sent again, mostly to the endpoint that it was chosen for before,
+//! since that takes a FIN that crosses the request on its way; and what others hold, and tell of engines.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -290,6 +290,38 @@ fn who_does_not_find_a_model_is_told_of() {
     }
 }
 
+/// How long a prompt is in tokens is a guess: one of twice the context may yet fit. What is longer is refused, and would
+/// only push out what is there.
+#[test]
+fn what_may_fit_is_thought_to_be_held() {
+    for (words, is_held) in [(1_500, true), (2_500, false)] {
+        let mut play = Play::new();
+        play.snapshot.pools[0].context = 4_000;
+        play.snapshot.seal();
+        // Of 16 bytes, which are four tokens as far as is known.
+        let words = "all of it is so ".repeat(words);
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{}\r\n\r\n", framed(&body, None).0);
+        let mut exchange = play.begin(&head, body.as_bytes());
+        let blocks = play.snapshot.index.as_ref().unwrap().figures(0).blocks;
+        assert_eq!(blocks > 64, is_held, "{blocks}");
+        play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    }
+}
+
+/// Who has room within a bound is not counted among those that went beyond it.
+#[test]
+fn who_is_within_the_bound_is_not_counted_as_beyond_it() {
+    let mut play = Play::of(fleet(2, &["m"]));
+    let settings = Settings { policy: Policy::PrefixHash, ..Settings::default() };
+    play.snapshot.plan = Arc::new(settings.plan());
+    play.snapshot.pools[0].settings = Arc::new(settings);
+    play.snapshot.seal();
+    let mut exchange = small_one(&mut play);
+    assert_eq!(play.stats.total(Count::AdmittedOverBound), 0);
+    play.with(|cx| exchange.advance(Event::ClientReset, cx));
+}
+
 /// Who may hold no more is chosen for with what has come, also where that is mostly the framing of its chunks.
 #[test]
 fn nothing_is_waited_for_beyond_what_is_held() {
@@ -325,10 +357,17 @@ fn what_is_held_for_its_model_takes_memory_as_it_comes() {
 }
 
 fn small(play: &mut Play) -> Box<Exchange> {
+    let exchange = small_one(play);
+    play.connects(false);
+    exchange
+}
+
+/// Wherever it goes.
+fn small_one(play: &mut Play) -> Box<Exchange> {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
     let length = body.len();
     let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
-    play.begin(&head, body.as_bytes())
+    play.comes(&head, body.as_bytes())
 }
 
 /// An engine that was there and closed is not told of as one that could not be reached, because nobody else can be asked.
