@@ -1,5 +1,5 @@
-//! A request that is sent again to the endpoint that it was chosen for before: without sockets, since it takes a FIN that
-//! crosses the request on its way.
+//! Exchanges by hand, without sockets: a request that is sent again, mostly to the endpoint that it was chosen for before,
+//! since that takes a FIN that crosses the request on its way; and what others hold, and tell of engines.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -7,27 +7,49 @@ use std::sync::Arc;
 use warmfront::counters::Counters;
 use warmfront::counters::stats::{Count, Stats};
 use warmfront::exchange::{Action, Actions, Context, Event, Exchange, Lender, Opened, Peer, Rules, Side, open};
-use warmfront::fleet::{Endpoint, EndpointId, Health, Method};
+use warmfront::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use warmfront::index::{Capacity, Index};
 use warmfront::policy::{Policy, Settings};
 use warmfront::ring::Ring;
+use warmfront::scan::{Chat, Form, Turn};
 use warmfront::snapshot::{Pool, PoolId, Snapshot};
 
 const ENGINE: EndpointId = EndpointId { slot: 0, generation: 1 };
 
-/// One engine under `warm`.
-fn fleet() -> Snapshot {
+/// So many engines under `warm`, all of them in each of these pools.
+fn fleet(engines: u16, models: &[&str]) -> Snapshot {
     let settings = Arc::new(Settings { policy: Policy::Warm, ..Settings::default() });
-    let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let endpoint = Endpoint { health: Health::Up, ..Endpoint::new(ENGINE, "engine".into(), address) };
-    let ring = Arc::new(Ring::build(&[(0, "engine", 1)], settings.replication));
+    let names: Vec<String> = (0..engines).map(|slot| format!("engine-{slot}")).collect();
+    let points: Vec<_> = (0..engines).map(|slot| (slot, &*names[slot as usize], 1)).collect();
+    let ring = Arc::new(Ring::build(&points, settings.replication));
     let mut snapshot = Snapshot { plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
-    snapshot.endpoints = vec![Some(endpoint)];
-    snapshot.models.insert(b"m"[..].into(), PoolId(0));
-    snapshot.pools.push(Pool::new(PoolId(0), "m".into(), [0].into(), ring, settings));
-    let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 10, lengths: false }).unwrap();
-    index.assign(ENGINE, None).unwrap();
+    let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 14, lengths: false }).unwrap();
+    for (slot, name) in (0..engines).zip(&names) {
+        let id = EndpointId { slot, ..ENGINE };
+        let address = SocketAddr::from(([127, 0, 0, 1], 1 + slot));
+        let endpoint = Endpoint::new(id, name.as_str().into(), address);
+        snapshot.endpoints.push(Some(Endpoint { health: Health::Up, ..endpoint }));
+        index.assign(id, None).unwrap();
+    }
+    for (id, model) in (0..).map(PoolId).zip(models) {
+        snapshot.models.insert(model.as_bytes().into(), id);
+        let members = (0..engines).collect();
+        snapshot.pools.push(Pool::new(id, (*model).into(), members, Arc::clone(&ring), Arc::clone(&settings)));
+    }
     snapshot.index = Some(Arc::new(index));
+    snapshot.seal();
+    snapshot
+}
+
+/// One engine that tells what it holds, of a model whose prompts are written as they are asked for.
+fn telling() -> Snapshot {
+    let mut snapshot = fleet(1, &["m"]);
+    let user = Turn { role: b"user"[..].into(), before: b"<user>"[..].into(), ..Turn::default() };
+    let chat = Some(Chat { turns: [user].into(), ..Chat::default() });
+    let form = Form { id: 1, chat, vocabulary: Arc::default(), toolsets: Arc::default() };
+    snapshot.pools[0].form = Some(Arc::new(form));
+    snapshot.endpoints[0].as_mut().unwrap().rung = Rung::Exact;
+    snapshot.index.as_ref().unwrap().keeps_promises(ENGINE, true).unwrap();
     snapshot.seal();
     snapshot
 }
@@ -43,9 +65,13 @@ struct Play {
 
 impl Play {
     fn new() -> Play {
+        Play::of(fleet(1, &["m"]))
+    }
+
+    fn of(snapshot: Snapshot) -> Play {
         let (counters, stats, rules) = (Counters::leak(), Stats::leak(1), Rules::default());
         let lender = Lender { budget_bytes: usize::MAX, ..Lender::default() };
-        Play { counters, stats, rules, snapshot: fleet(), lender, actions: Actions::default() }
+        Play { counters, stats, rules, snapshot, lender, actions: Actions::default() }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Context<'_>) -> T) -> T {
@@ -65,18 +91,37 @@ impl Play {
         })
     }
 
-    /// Has a request come, whole; it asks for a connection.
+    /// Has a request come, whole; it asks for a connection to the first engine.
     fn begin(&mut self, head: &str, body: &[u8]) -> Box<Exchange> {
+        let exchange = self.comes(head, body);
+        self.connects(false);
+        exchange
+    }
+
+    fn comes(&mut self, head: &str, body: &[u8]) -> Box<Exchange> {
         let peer = Peer { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1 };
         let opened = self.with(|cx| open(head.as_bytes(), peer, 0, cx));
         let Opened::Exchange(_, mut exchange) = opened else { panic!("no exchange") };
         self.with(|cx| exchange.advance(Event::Request(body), cx));
-        self.connects(false);
         exchange
     }
 
     fn connects(&self, fresh: bool) {
         assert_eq!(self.actions.list.last(), Some(&Action::Connect { endpoint: ENGINE, fresh }));
+    }
+
+    /// The engine that a connection was just asked for to.
+    fn place(&self) -> u16 {
+        let Some(Action::Connect { endpoint, .. }) = self.actions.list.last() else {
+            panic!("{:?}", self.actions.list)
+        };
+        endpoint.slot
+    }
+
+    /// What was thought so far of all that was sent there: its tokens, and those that are held.
+    fn thought(&self, place: u16, method: Method) -> (u64, u64) {
+        let sent = self.counters.predictions().sent(place, method);
+        (sent.tokens, sent.held)
     }
 
     /// It gets a connection, whose kernel takes all of it.
@@ -141,11 +186,188 @@ fn goes_stale_and_on(is_sent: bool) {
     }
 }
 
+/// What an engine that tells of itself is promised is not taken back: the second try is not to find it there.
+#[test]
+fn a_promise_of_the_first_try_is_not_believed_by_the_second() {
+    let mut play = Play::of(telling());
+    let words = "all of this is new ".repeat(200);
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    let mut exchange = play.begin(&head, body.as_bytes());
+    let (tokens, held) = play.thought(0, Method::Precise);
+    assert!(tokens > 500 && held == 0, "{tokens} and {held}");
+    let pending = play.counters.loads().pending(0);
+    play.goes_stale(&mut exchange);
+    assert_eq!(play.thought(0, Method::Precise), (2 * tokens, 0));
+    assert_eq!(play.counters.loads().pending(0), pending);
+    play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    // It stands all the same: its engine may be computing it, and says so if it does.
+    let mut next = play.begin(&head, body.as_bytes());
+    assert!(play.thought(0, Method::Precise).1 > tokens / 2);
+    play.with(|cx| next.advance(Event::ClientReset, cx));
+    assert_eq!((play.lender.held_bytes, play.lender.charges.counted()), (0, 0));
+}
+
+/// In chunks of so many bytes, or as it is.
+fn framed(body: &str, chunks: Option<usize>) -> (String, String) {
+    let Some(bytes) = chunks else { return (format!("Content-Length: {}", body.len()), body.to_owned()) };
+    let parts = body.as_bytes().chunks(bytes).map(|part| std::str::from_utf8(part).unwrap());
+    let parts: String = parts.map(|part| format!("{:x}\r\n{part}\r\n", part.len())).collect();
+    ("Transfer-Encoding: chunked".to_owned(), parts + "0\r\n\r\n")
+}
+
+/// What another engine holds of a prompt is read once more from the request, but of one that was held whole for its
+/// model's sake no more than of others: the rest would keep others waiting, and counts as new.
+#[test]
+fn what_is_held_elsewhere_is_read_from_as_much_as_others_hold() {
+    let words = "the same words as before ".repeat(1_200);
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}],"model":"m"}}"#);
+    let tokens = |bytes: usize| (bytes / 4) as u64;
+    let whole = tokens(body.len());
+    for chunks in [None, Some(1_000)] {
+        for hold_bytes in [64 << 10, 8 << 10] {
+            let mut play = Play::of(fleet(2, &["m", "other"]));
+            play.rules.limits.hold_bytes = hold_bytes;
+            let (framing, bytes) = framed(&body, chunks);
+            let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n");
+            let seen = [false, true, true].map(|fails| comes_and_is_answered(&mut play, &head, &bytes, fails));
+            let case = format!("{framing}, {hold_bytes}: {seen:?}");
+            let read = tokens(body.len().min(hold_bytes));
+            // Nobody tells how long the rest of chunks is.
+            let known = if chunks.is_some() { read } else { whole };
+            let [_, (_, first), (all, held)] = seen;
+            assert!(first == 0 && (known - 32..known + 32).contains(&all), "{case}");
+            assert!((read - 128..=read).contains(&held), "{case}");
+        }
+    }
+}
+
+/// At the engine that it is chosen for, or where that `fails` at the other: so that by the second time both have it.
+/// Answers what was thought of it there: its tokens, and those that are held.
+fn comes_and_is_answered(play: &mut Play, head: &str, body: &str, fails: bool) -> (u64, u64) {
+    let before = [0, 1].map(|place| play.thought(place, Method::Warm));
+    let mut exchange = play.comes(head, body.as_bytes());
+    if fails {
+        play.with(|cx| exchange.advance(Event::ConnectFailed, cx));
+    }
+    let place = play.place();
+    let ((tokens, held), after) = (before[place as usize], play.thought(place, Method::Warm));
+    play.is_sent(&mut exchange, false, Some(7));
+    play.with(|cx| exchange.advance(Event::Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), cx));
+    (after.0 - tokens, after.1 - held)
+}
+
+/// Where the kernel does not tell what was acknowledged, the engine may have read all of it.
+#[test]
+fn what_may_have_been_read_is_not_sent_again() {
+    for (before, at_its_end) in [(None, None), (Some(7), None), (None, Some(7)), (Some(7), Some(8))] {
+        let mut play = Play::new();
+        let mut exchange = small(&mut play);
+        play.is_sent(&mut exchange, true, before);
+        play.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged: at_its_end }, cx));
+        let counts = [Count::UpstreamFaultEarlyEnd, Count::RetriedStale].map(|count| play.stats.total(count));
+        assert_eq!(counts, [1, 0], "{before:?}, then {at_its_end:?}");
+    }
+}
+
+/// Whoever has unloaded a model says so by a 404: of other answers, and where no model is asked, nothing follows.
+#[test]
+fn who_does_not_find_a_model_is_told_of() {
+    for (path, status, told) in [
+        ("/v1/chat/completions", 404, 1),
+        ("/v1/chat/completions", 200, 0),
+        ("/v1/chat/completions", 400, 0),
+        ("/v1/files", 404, 0),
+    ] {
+        let mut play = Play::new();
+        let body = r#"{"model":"m","messages":[]}"#;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut exchange = play.begin(&head, body.as_bytes());
+        play.is_sent(&mut exchange, false, Some(7));
+        let reply = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n\r\n{{}}");
+        play.with(|cx| exchange.advance(Event::Reply(reply.as_bytes()), cx));
+        assert_eq!(play.counters.outcomes().not_found(0), told, "{path} {status}");
+    }
+}
+
+/// How long a prompt is in tokens is a guess: one of twice the context may yet fit. What is longer is refused, and would
+/// only push out what is there.
+#[test]
+fn what_may_fit_is_thought_to_be_held() {
+    for (words, is_held) in [(1_500, true), (2_500, false)] {
+        let mut play = Play::new();
+        play.snapshot.pools[0].context = 4_000;
+        play.snapshot.seal();
+        // Of 16 bytes, which are four tokens as far as is known.
+        let words = "all of it is so ".repeat(words);
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{}\r\n\r\n", framed(&body, None).0);
+        let mut exchange = play.begin(&head, body.as_bytes());
+        let blocks = play.snapshot.index.as_ref().unwrap().figures(0).blocks;
+        assert_eq!(blocks > 64, is_held, "{blocks}");
+        play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    }
+}
+
+/// Who has room within a bound is not counted among those that went beyond it.
+#[test]
+fn who_is_within_the_bound_is_not_counted_as_beyond_it() {
+    let mut play = Play::of(fleet(2, &["m"]));
+    let settings = Settings { policy: Policy::PrefixHash, ..Settings::default() };
+    play.snapshot.plan = Arc::new(settings.plan());
+    play.snapshot.pools[0].settings = Arc::new(settings);
+    play.snapshot.seal();
+    let mut exchange = small_one(&mut play);
+    assert_eq!(play.stats.total(Count::AdmittedOverBound), 0);
+    play.with(|cx| exchange.advance(Event::ClientReset, cx));
+}
+
+/// Who may hold no more is chosen for with what has come, also where that is mostly the framing of its chunks.
+#[test]
+fn nothing_is_waited_for_beyond_what_is_held() {
+    const HOLDS: usize = 8 << 10;
+    let text = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{}"#, "a".repeat(HOLDS));
+    let (whole, chunked) = (text.get(..HOLDS).unwrap(), framed(text.get(..HOLDS / 2).unwrap(), Some(1)).1);
+    let chunks = chunked.strip_suffix("0\r\n\r\n").unwrap();
+    for (framing, most) in [("Content-Length: 100000", whole), ("Transfer-Encoding: chunked", chunks)] {
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n");
+        let at = if most.len() > HOLDS { 2 * HOLDS / 6 * 6 } else { HOLDS - 6 };
+        let mut play = Play::new();
+        play.rules.limits.hold_bytes = HOLDS;
+        let mut exchange = play.comes(&head, most.get(..at).unwrap().as_bytes());
+        assert!(play.actions.list.is_empty(), "{framing}: {:?}", play.actions.list);
+        play.with(|cx| exchange.advance(Event::Request(most.get(at..at + 6).unwrap().as_bytes()), cx));
+        assert!(play.actions.list.contains(&Action::Connect { endpoint: ENGINE, fresh: false }), "{framing}");
+        play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    }
+}
+
+/// A head that announces much takes no memory for it beyond what others are let hold.
+#[test]
+fn what_is_held_for_its_model_takes_memory_as_it_comes() {
+    let mut play = Play::of(fleet(1, &["m", "other"]));
+    play.rules.limits.hold_bytes = 8 << 10;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n";
+    let words = format!(r#"{{"messages":[{{"role":"user","content":"{}"#, "word ".repeat(8_000));
+    let mut exchange = play.comes(head, words.as_bytes());
+    assert!(play.lender.held_bytes > 40_000);
+    assert!(play.lender.held_bytes < 160_000, "{} for {}", play.lender.held_bytes, words.len());
+    play.with(|cx| exchange.advance(Event::ClientReset, cx));
+    assert_eq!(play.lender.held_bytes, 0);
+}
+
 fn small(play: &mut Play) -> Box<Exchange> {
+    let exchange = small_one(play);
+    play.connects(false);
+    exchange
+}
+
+/// Wherever it goes.
+fn small_one(play: &mut Play) -> Box<Exchange> {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
     let length = body.len();
     let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
-    play.begin(&head, body.as_bytes())
+    play.comes(&head, body.as_bytes())
 }
 
 /// An engine that was there and closed is not told of as one that could not be reached, because nobody else can be asked.

@@ -103,3 +103,37 @@ impl<D: Driver> Shard<D> {
         exchange.map_or(0, Exchange::waiting_memory)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::queue::{Newcomer, Queue, Tenant};
+
+    /// Where several have to go at once, each is who is last by then: not all are of those that held most at first.
+    #[test]
+    fn who_is_last_is_seen_anew_behind_each_that_goes() {
+        let queue: &'static Queue = Box::leak(Box::default());
+        queue.islands_are(&[0, 1]);
+        let mut left = 0..0;
+        // Of two tenants for one island, and of one for another: how many, and how much each holds.
+        let (places, shares): (Vec<Place>, Vec<Share>) = [(0, 1, 2, 300), (0, 2, 1, 310), (1, 1, 4, 200)]
+            .map(|(endpoint, lane, count, bytes)| {
+                let tenant = Tenant { lane, weight: 1 };
+                let asks = Newcomer { priority: 0, tenant, held: 0.0, new: 0, needs: 0, endpoint, shard: 0 };
+                let place = queue.join(&asks, 1_000, 0).unwrap();
+                left = left.end..left.end + count;
+                let share = Share { line: place.line(), weight: 1, left: left.clone(), bytes: count * bytes };
+                (place, share)
+            })
+            .into_iter()
+            .unzip();
+        let mut held = Held { islands: vec![910, 800], shares };
+        let went = std::iter::from_fn(|| {
+            let (share, at) = held.last()?;
+            held.gone(share, [300, 310, 200][share]);
+            Some((share, at))
+        });
+        assert_eq!(went.collect::<Vec<_>>(), [(0, 1), (2, 6), (1, 2), (2, 5), (2, 4), (0, 0), (2, 3)]);
+        assert_eq!((held.islands, places.len()), (vec![0, 0], 3));
+    }
+}

@@ -334,6 +334,11 @@ fn what_makes_no_sense_says_where_and_is_not_half_applied() {
         let fault = fault(&payload);
         assert!(fault.contains(says), "{payload}: {fault}");
     }
+    // What JSON cannot say: every later message would be another than the last.
+    for time in [f64::NAN, f64::INFINITY] {
+        let payload = [&[0x92, 0xcb], &time.to_be_bytes()[..], &[0x90]].concat();
+        assert_eq!(Batch::default().read(&payload).unwrap_err().to_string(), "byte 1: a time is a number", "{time}");
+    }
     let mut longer = packed(&json!([1, [good]]));
     longer.push(0xc0);
     assert_eq!(Batch::default().read(&longer).unwrap_err().to_string(), "byte 19: behind the batch");

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use warmfront::kvevents::{Counts, Pace, Reached, Settings, Source, Told};
 
@@ -10,6 +11,7 @@ use crate::engine::{
     Consumer, Layout, Log, PACE, Subscriber, at, listener, message, nobody, payload, publisher_bytes, replays,
     request_on, serve_replays, within,
 };
+use crate::msgpack::packed;
 use crate::recordings::{expected, file, messages, payloads, shown};
 
 #[tokio::test]
@@ -309,6 +311,26 @@ async fn a_payload_that_makes_no_sense_is_a_hole() {
     publisher.publish(1, 4).await;
     consumer.expect(&["incomplete 0 Gone", "1004"]).await;
     assert_eq!(consumer.source.counts().malformed, 1);
+}
+
+/// In what is replayed as in what is heard.
+#[tokio::test]
+async fn what_is_not_known_of_a_payload_is_counted() {
+    let engine = listener().await;
+    let (replay, log) = replays(Layout::WithTopic, 1, 0..0).await;
+    let newer = |number: u64| {
+        packed(&json!([number as f64, [["BlockMoved", 1], ["BlockRemoved", [number], null, null, "why", 2]]]))
+    };
+    log.lock().unwrap().kept = vec![(0, newer(1_000))];
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    consumer.expect(&["1000"]).await;
+    for number in 1..3_u64 {
+        publisher.send(&[b"kv", &number.to_be_bytes(), &newer(1_000 + number)]).await;
+    }
+    consumer.expect(&["1001", "1002"]).await;
+    let counts = consumer.source.counts();
+    assert_eq!((counts.replayed, counts.unknown_events, counts.unknown_fields), (1, 3, 6));
 }
 
 /// Without one that can be read no hole is seen: what could not be read is told of until another process is there.

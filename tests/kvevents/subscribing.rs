@@ -216,6 +216,22 @@ async fn only_the_engine_is_connected_to() {
     assert!(nobody.is_err(), "{nobody:?}");
 }
 
+/// A vLLM that publishes at a port of the kernel's choice waits there itself, and once it is gone it may be another that
+/// is to come.
+#[tokio::test]
+async fn an_address_that_an_engine_waited_at_is_waited_at_when_it_has_gone() {
+    let engine = tokio::net::TcpListener::bind("127.0.3.4:0").await.unwrap();
+    let address = engine.local_addr().unwrap();
+    let mut consumer = Consumer::of(format!("@tcp://{address}").parse().unwrap(), None);
+    let (_, publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    drop((engine, publisher));
+    consumer.expect(&["offline Closed", r#"offline Unreachable("Connection refused (os error 111)")"#]).await;
+    let comes = async { Subscriber::on(connected_from([127, 0, 0, 1], address).await).await };
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), comes);
+    publisher.publish(1, 0).await;
+    consumer.expect(&["1000"]).await;
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_is_said() {
     let engine = listener().await;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use warmfront::config;
 use warmfront::control::health::Course;
-use warmfront::counters::stats::{Count, RequestKey};
+use warmfront::counters::stats::{Count, RequestKey, Timing};
 use warmfront::driver::Tag;
 use warmfront::exchange::{QueueRules, Rules};
 use warmfront::fleet::{Endpoint, Health};
@@ -252,6 +252,85 @@ fn the_wheel_forgets_what_moved() {
         table.receive(client);
     }
     assert!(table.shard.audit().looks < 100, "{:?}", table.shard.audit());
+}
+
+/// In however small pieces it comes, and though no line of it is ever whole.
+#[test]
+fn a_reply_head_that_does_not_end_is_given_up() {
+    let mut table = Table::new(|_| {});
+    let client = table.client(1 << 20);
+    let engine = table.ask(client, GET);
+    table.send(engine, b"HTTP/1.1 200 OK\r\nx: ");
+    let mut pieces = 0;
+    while table.front_end(engine).is_none() && pieces < 1_000 {
+        table.send(engine, [b'x'; 1_000]);
+        table.pass(SECOND / 100);
+        pieces += 1;
+    }
+    assert!(pieces < 300, "{pieces} KB are held");
+    assert!(table.receive_all(client).starts_with(b"HTTP/1.1 502 "));
+}
+
+const UPLOAD: &str = "POST /v1/things HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\nx";
+
+/// However briskly it comes.
+#[test]
+fn an_upload_may_take_so_long_in_all() {
+    let mut table = Table::new(|rules| rules.limits.upload_timeout_ms = 30_000);
+    let client = table.client(1 << 20);
+    table.send(client, UPLOAD);
+    table.pass(SECOND);
+    let engine = table.engine();
+    let (mut seconds, mut told) = (1, Vec::new());
+    while told.is_empty() && seconds < 100 {
+        table.send(client, [b'x'; 10_000]);
+        table.pass(SECOND);
+        table.network.borrow_mut().peer_receive(engine, usize::MAX);
+        told = table.network.borrow_mut().peer_receive(client, usize::MAX);
+        seconds += 1;
+    }
+    assert!((30..33).contains(&seconds), "{seconds}");
+    assert!(told.starts_with(b"HTTP/1.1 408 "));
+}
+
+/// What came before its engine had it held back does not count for what comes behind.
+#[test]
+fn an_upload_is_measured_anew_when_it_goes_on() {
+    let mut table = Table::new(|rules| rules.limits.upload_grace_ms = 10_000);
+    let client = table.client(1 << 20);
+    table.send(client, UPLOAD);
+    table.pass(SECOND);
+    let engine = table.engine();
+    table.network.borrow_mut().pipes[engine].room = 1_000;
+    table.send(client, [b'x'; 20_000]);
+    table.pass(5 * SECOND);
+    table.receive_all(engine);
+    let (mut seconds, mut told) = (0, Vec::new());
+    while told.is_empty() && seconds < 100 {
+        table.send(client, [b'x'; 10]);
+        table.pass(SECOND);
+        table.receive_all(engine);
+        told = table.network.borrow_mut().peer_receive(client, usize::MAX);
+        seconds += 1;
+    }
+    assert!((8..14).contains(&seconds), "{seconds}");
+    assert!(told.starts_with(b"HTTP/1.1 408 "));
+}
+
+/// However long others have been.
+#[test]
+fn a_connection_to_an_engine_ends_when_it_was_idle_too_long_itself() {
+    let mut table = Table::new(|rules| rules.limits.upstream_idle_timeout_ms = 10_000);
+    let clients = [(); 2].map(|()| table.client(1 << 20));
+    let engines = clients.map(|client| table.ask(client, GET));
+    for engine in engines {
+        table.send(engine, reply(3));
+        table.pass(4 * SECOND);
+    }
+    table.pass(3 * SECOND);
+    assert_eq!(engines.map(|engine| table.front_end(engine)), [Some(End::Fin), None]);
+    table.pass(4 * SECOND);
+    assert_eq!(engines.map(|engine| table.front_end(engine)), [Some(End::Fin); 2]);
 }
 
 /// A balancer keeps its connections for longer than the front does, and does not send a POST again.
@@ -500,6 +579,25 @@ const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntran
 const OPENS: &str =
     r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#;
 
+/// From one to the next, the first left out: its time is that of the prompt.
+#[test]
+fn the_time_between_tokens_is_theirs() {
+    let mut table = Table::new(|_| {});
+    publish(Policy::Warm, &[Health::Up]);
+    let (_client, engine, _) = table.asks(&prompt(true, 1));
+    table.pass(SECOND);
+    let token = r#"data: {"choices":[{"index":0,"text":"a"}]}"#;
+    let chunk = format!("{:x}\r\n{token}\n\n\r\n", token.len() + 2);
+    table.send(engine, format!("{STREAM}{chunk}"));
+    for seconds in [2, 3] {
+        table.pass(seconds * SECOND);
+        table.send(engine, &chunk);
+    }
+    table.pass(SECOND);
+    let between = statics(1).stats.timing(0, Timing::InterToken);
+    assert!((4_900_000..5_100_000).contains(&between.sum), "{between:?}");
+}
+
 /// What a shard is told of comes behind much else: a connection that stands is not given up for that.
 #[test]
 fn a_connection_that_stands_is_waited_for_until_that_is_told() {
@@ -655,13 +753,17 @@ fn who_leaves_an_engine_that_works_does_not_take_it_out() {
     const TOKENS: Option<[&str; 2]> = Some(["a", "b"]);
     const OPENED: Option<[&str; 2]> = Some(["", OPENS]);
     const OPENED_BEFORE: Option<[&str; 2]> = Some([OPENS, ""]);
+    // The first alone says so.
+    const OPENED_AGAIN: Option<[&str; 2]> = Some([OPENS, OPENS]);
     for (request, waits, others, fault, charged) in [
         (prompt(true, short), 29, None, false, false),
         (prompt(true, short), 31, None, true, true),
         (prompt(true, short), 31, TOKENS, false, false),
         (prompt(true, short), 31, OPENED, false, false),
         (prompt(true, short), 31, OPENED_BEFORE, true, true),
+        (prompt(true, short), 31, OPENED_AGAIN, true, true),
         (prompt(true, long), 31, None, false, true),
+        (prompt(true, long), 120, None, false, true),
         (prompt(true, long), 300, None, true, true),
         (prompt(false, short), 300, None, false, true),
         (prompt(false, short), 29, None, false, false),
