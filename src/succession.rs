@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -80,6 +80,70 @@ pub fn is_activated() -> bool {
     std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string())
 }
 
+/// The process between, which starts an heir and ends at once. What lies where the program did may be any other, and
+/// do neither.
+#[derive(Debug)]
+pub struct Starter {
+    program: PathBuf,
+    process: Child,
+    /// Where its heir is heard.
+    stream: UnixStream,
+}
+
+impl Starter {
+    /// Starts the program that this process was started from, as it is on disk now.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start() -> io::Result<Starter> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let program = program()?;
+        let mut command = same(&program, STARTS_IT);
+        let process = command.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).spawn();
+        let process = process.map_err(|error| cannot_start(&program, error))?;
+        Ok(Starter { program, process, stream })
+    }
+
+    /// Whether it has started an heir, and ended.
+    ///
+    /// # Errors
+    /// When it has ended otherwise.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        let Some(status) = self.process.try_wait()? else { return Ok(false) };
+        if status.success() {
+            return Ok(true);
+        }
+        Err(io::Error::other(format!("{} could not be started ({status})", self.program.display())))
+    }
+
+    /// It is not waited for any more.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+    }
+
+    /// Likewise, and why.
+    pub fn given_up(mut self, after: Duration) -> io::Error {
+        self.kill();
+        let _ = self.process.wait();
+        let why = format!("{} has not begun within {} s, and was killed", self.program.display(), after.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
+    /// The heir that it has started, once that is heard. It has `patience` to begin, and to serve.
+    ///
+    /// # Errors
+    /// When it is not heard.
+    pub fn heir(self, patience: Duration) -> io::Result<Heir> {
+        let mut stream = self.stream;
+        stream.set_read_timeout(Some(patience))?;
+        let mut id = [0; 4];
+        stream.read_exact(&mut id).map_err(|error| does_not_serve(&stream, &error))?;
+        let id = u32::from_le_bytes(id);
+        let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+        Ok(Heir { id, process, stream })
+    }
+}
+
 /// A process that was started to take this one's place.
 #[derive(Debug)]
 pub struct Heir {
@@ -91,28 +155,6 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Starts the program that this process was started from, as it is on disk now. It has `patience` to begin, and to
-    /// serve.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start(patience: Duration) -> io::Result<Heir> {
-        let (mut stream, theirs) = UnixStream::pair()?;
-        let program = program()?;
-        let mut starter = same(&program, STARTS_IT);
-        let status = starter.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).status();
-        let status = status.map_err(|error| cannot_start(&program, error))?;
-        if !status.success() {
-            return Err(io::Error::other(format!("it could not be started ({status})")));
-        }
-        stream.set_read_timeout(Some(patience))?;
-        let mut id = [0; 4];
-        stream.read_exact(&mut id).map_err(|error| does_not_serve(&stream, &error))?;
-        let id = u32::from_le_bytes(id);
-        let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
-        Ok(Heir { id, process, stream })
-    }
-
     /// Hands it the sockets and waits until it serves. One that does not is ended.
     ///
     /// # Errors

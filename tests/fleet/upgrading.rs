@@ -193,6 +193,47 @@ fn a_link_that_leads_to_no_program_is_named_and_starts_none() {
     }
 }
 
+/// A program that sleeps instead of beginning, behind such a link. Answers its process, once it has been asked for.
+fn asked_for_one_that_sleeps(front: &Front, linked: &Linked) -> String {
+    let note = linked.0.join("process");
+    linked.put("sleeps", "755", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 600\n", note.display()));
+    linked.leads_to("sleeps");
+    front.try_upgrade();
+    let process = || std::fs::read_to_string(&note).unwrap_or_default();
+    until("a process that sleeps", || process().ends_with('\n'));
+    process().trim().to_owned()
+}
+
+/// One that nobody waits for any more has ended, too.
+fn has_ended(process: &str) -> bool {
+    std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default().is_empty()
+}
+
+#[test]
+fn a_program_that_does_not_begin_is_ended_and_another_may_come() {
+    let (engine, linked) = (Engine::start(), Linked::new("sleeping"));
+    let front = Front::by(Command::new(linked.link()), "auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    let process = asked_for_one_that_sleeps(&front, &linked);
+    front.until_said(&format!("{} has not begun within 10 s", linked.link().display()));
+    until("its end", || has_ended(&process));
+    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
+    assert_eq!(front.connect().post().status, 200);
+    linked.leads_to("warmfront-1");
+    front.upgrade();
+    assert_eq!(front.connect().post().status, 200);
+}
+
+#[test]
+fn a_program_that_does_not_begin_ends_with_the_front() {
+    let (engine, linked) = (Engine::start(), Linked::new("left-behind"));
+    let mut front = Front::by(Command::new(linked.link()), "auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    let process = asked_for_one_that_sleeps(&front, &linked);
+    front.terminate();
+    until("the end of both", || front.first_has_ended() && has_ended(&process));
+}
+
 /// An engine of one model, slow to say so: what is asked for another it does not know.
 struct OfOneModel {
     address: SocketAddr,
