@@ -210,7 +210,10 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     if left != 0 {
         return Err(Failure::Fault(left));
     }
-    tracing::info!("drained");
+    match setup.process.cut() {
+        0 => tracing::info!("drained"),
+        requests => tracing::warn!(requests, "drained, and cut what lasted longer than drain_timeout_ms"),
+    }
     Ok(())
 }
 

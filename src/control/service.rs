@@ -50,7 +50,7 @@ impl Asked {
 /// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be called
 /// within a runtime.
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
-    let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
+    let (process, counters, bequest) = (setup.process, setup.counters, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
     lasting::spawn("SIGTERM", setup.process, async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
@@ -74,11 +74,19 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
             } else if interrupted && was_interrupted {
+                let requests = counters.in_flight_in_all() + u64::from(counters.queue().waiting());
+                tracing::warn!(requests, "ends at once, by a second Ctrl-C, and cuts what it has");
                 std::process::exit(INTERRUPTED);
-            } else if interrupted && process.has_successor() {
-                tracing::info!("another process serves already, streams may finish here; a second Ctrl-C ends at once");
-            } else if interrupted {
-                tracing::info!("draining already, streams may finish; a second Ctrl-C ends at once");
+            } else {
+                let goes_on = match process.has_successor() {
+                    true => "another process serves already, streams may finish here",
+                    false => "draining already, streams may finish",
+                };
+                let ends = match interrupted || was_interrupted {
+                    true => "a second Ctrl-C ends at once",
+                    false => "SIGKILL, or Ctrl-C twice, ends at once",
+                };
+                tracing::info!("{goes_on}; {ends}");
             }
             was_interrupted |= interrupted;
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::{on_both, until};
 
@@ -47,4 +47,31 @@ fn another_signal_ends_the_delay() {
         signal(&front);
         until("its end", || front.first_has_ended());
     }
+}
+
+/// Whoever stops a front, or upgrades it, and sets a time for that is to know what it has cost.
+#[test]
+fn what_a_drain_cuts_is_told() {
+    on_both(|driver| {
+        for end in [Front::terminate, Front::upgrade] {
+            let engine = Engine::start();
+            let mut front = Front::start(driver, &[engine.address], "[limits]\ndrain_timeout_ms = 3000\n");
+            front.until_health(0, "up");
+            engine.becomes(Mood::TicksOn);
+            let mut streams: Vec<_> = (0..3).map(|_| front.connect()).collect();
+            // Whose next request has not come is no request that is cut.
+            let _idle = front.connect();
+            streams.iter_mut().for_each(|stream| stream.ask());
+            let heads: Vec<_> = streams.iter_mut().map(|stream| stream.head()).collect();
+            end(&front);
+            front.until_said("streams may finish");
+            front.terminate();
+            front.until_said("SIGKILL, or Ctrl-C twice, ends at once");
+            for (stream, head) in streams.iter_mut().zip(&heads) {
+                assert!(!stream.body(head).whole, "{driver}");
+            }
+            until("its end", || front.first_has_ended());
+            front.until_said("WARN drained, and cut what lasted longer than drain_timeout_ms requests=3");
+        }
+    });
 }

@@ -584,6 +584,7 @@ fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
                 _ => {
                     front.interrupt();
                     assert!(!client.body(&head).whole, "{driver}");
+                    front.until_said("ends at once, by a second Ctrl-C, and cuts what it has requests=1");
                 }
             }
             drop(client);
