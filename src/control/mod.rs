@@ -223,6 +223,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             // The first of those that stay. Without it nothing here can go on, and this thread ends.
             let _ = spawn_blocking(|| ()).await;
             service::end_when_told(&setup, asked.ends, &keeper);
+            lasting::spawn("SIGUSR1", setup.process, service::on_reopen(asked.reopen));
             keeper.look_up().await;
             // Not before: a reload is refused while no engine has an address, though they are being asked for.
             lasting::spawn(

@@ -33,6 +33,8 @@ pub(super) struct Asked {
     pub(super) hangup: Signal,
     /// SIGUSR2
     pub(super) upgrade: Signal,
+    /// SIGUSR1
+    pub(super) reopen: Signal,
     pub(super) ends: Ends,
 }
 
@@ -42,13 +44,18 @@ impl Asked {
         Ok(Asked {
             hangup: signal(SignalKind::hangup())?,
             upgrade: signal(SignalKind::user_defined2())?,
-            ends: Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? },
+            reopen: signal(SignalKind::user_defined1())?,
+            ends: Ends {
+                terminate: signal(SignalKind::terminate())?,
+                quit: signal(SignalKind::quit())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            },
         })
     }
 }
 
-/// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be called
-/// within a runtime.
+/// Answers SIGTERM, SIGQUIT and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be
+/// called within a runtime.
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
     let (process, counters, bequest) = (setup.process, setup.counters, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
@@ -97,6 +104,8 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
 #[derive(Debug)]
 pub(super) struct Ends {
     terminate: Signal,
+    /// With nginx the one that lets requests finish.
+    quit: Signal,
     interrupt: Signal,
 }
 
@@ -105,9 +114,20 @@ impl Ends {
     async fn next(&mut self) -> Option<bool> {
         tokio::select! {
             Some(()) = self.terminate.recv() => Some(false),
+            Some(()) = self.quit.recv() => Some(false),
             Some(()) = self.interrupt.recv() => Some(true),
             else => None,
         }
+    }
+}
+
+/// Says with each SIGUSR1 what it does not do: who has other servers open their logs anew by it sends it here as well,
+/// where it would end a process that does not wait for it.
+pub(super) async fn on_reopen(mut reopen: Signal) {
+    while reopen.recv().await.is_some() {
+        tracing::warn!(
+            "SIGUSR1 does nothing here: SIGHUP opens the access log anew, and has the configuration read anew"
+        );
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::{on_both, until};
@@ -74,4 +76,26 @@ fn what_a_drain_cuts_is_told() {
             front.until_said("WARN drained, and cut what lasted longer than drain_timeout_ms requests=3");
         }
     });
+}
+
+/// What other servers reopen their logs by, and stop gracefully by.
+#[test]
+fn sigusr1_changes_nothing_and_sigquit_drains() {
+    let engine = Engine::start();
+    let mut front = Front::start("auto", &[engine.address], "");
+    front.until_health(0, "up");
+    engine.becomes(Mood::TicksOn);
+    let mut stream = front.connect();
+    stream.ask();
+    let head = stream.head();
+    front.signal(Signal::USR1);
+    front.until_said("SIGUSR1 does nothing here: SIGHUP opens the access log anew");
+    assert_eq!(front.asks("GET", "/readyz", "").0, 200);
+    front.signal(Signal::QUIT);
+    front.until_said("draining: no new connections");
+    engine.becomes(Mood::Good);
+    assert!(stream.body(&head).whole);
+    drop(stream);
+    until("its end", || front.first_has_ended());
+    assert!(front.has_said("drained"), "{}", front.log());
 }

@@ -106,7 +106,7 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
 fn who_is_told_to_end_while_it_starts_ends_by_itself() {
     let pipe =
         std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-end-{}", std::process::id()));
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "QUIT"] {
         let _ = std::fs::remove_file(&pipe);
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         // The pipe opens once somebody reads it, and that one is then not past its files.
