@@ -334,6 +334,10 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpList
     let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok);
     let listener = listener.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse if is_one_and_all => between_one_and_all(&error),
+        io::ErrorKind::AddrInUse => {
+            let who = "another process is there, maybe an earlier front that still drains (drain_timeout_ms)";
+            io::Error::new(error.kind(), format!("{error}: {who}"))
+        }
         _ => error,
     })?;
     listener.set_nonblocking(true)?;

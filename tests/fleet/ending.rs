@@ -23,7 +23,9 @@ fn who_is_told_to_end_denies_readiness_and_serves_on() {
         let told = Instant::now();
         front.terminate();
         front.until_said("not ready any more");
-        assert_eq!(front.connect().get("/health").status, 503, "{driver}");
+        let health = front.connect().get("/health");
+        let said = String::from_utf8(health.body.data).unwrap();
+        assert!(health.status == 503 && said.contains("This front is draining"), "{driver}: no engine's fault: {said}");
         assert_eq!(front.asks("GET", "/readyz", ""), (503, "draining\n".to_owned()));
         assert_eq!(front.metric("warmfront_draining"), 1.0, "{driver}");
         assert!(front.asks("GET", "/endpoints", "").1.contains("\"draining\":true"), "{driver}");
