@@ -69,6 +69,7 @@ pub struct Process {
     leaving: AtomicBool,
     draining: AtomicBool,
     has_successor: AtomicBool,
+    cut: AtomicU64,
     shards: Box<[CachePadded<ShardState>]>,
 }
 
@@ -77,7 +78,7 @@ impl Process {
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
         let [leaving, draining, has_successor] = [false; 3].map(AtomicBool::new);
-        Box::leak(Box::new(Process { leaving, draining, has_successor, shards }))
+        Box::leak(Box::new(Process { leaving, draining, has_successor, cut: AtomicU64::new(0), shards }))
     }
 
     /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to
@@ -117,6 +118,16 @@ impl Process {
     /// Whether clients whose connection ends find another process at once.
     pub fn has_successor(&self) -> bool {
         self.has_successor.load(Ordering::Acquire)
+    }
+
+    /// A request of a shard's has lasted longer than a drain may.
+    pub fn count_cut(&self) {
+        self.cut.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many have, once all shards have ended.
+    pub fn cut(&self) -> u64 {
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// One entry a shard. A shard writes its own only.

@@ -9,15 +9,18 @@
 mod activation;
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::Metadata;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{
@@ -63,6 +66,7 @@ pub struct Inherited {
 /// # Errors
 /// When sockets that were announced do not come, or are no TCP listeners.
 pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
+    CALLED.get_or_init(called);
     match from_predecessor()? {
         Some((Estate { admin, listeners }, predecessor)) => {
             Ok(Inherited { admin: Some(admin), listeners, predecessor: Some(predecessor) })
@@ -76,6 +80,70 @@ pub fn is_activated() -> bool {
     std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string())
 }
 
+/// The process between, which starts an heir and ends at once. What lies where the program did may be any other, and
+/// do neither.
+#[derive(Debug)]
+pub struct Starter {
+    program: PathBuf,
+    process: Child,
+    /// Where its heir is heard.
+    stream: UnixStream,
+}
+
+impl Starter {
+    /// Starts the program that this process was started from, as it is on disk now.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start() -> io::Result<Starter> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let program = program()?;
+        let mut command = same(&program, STARTS_IT);
+        let process = command.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).spawn();
+        let process = process.map_err(|error| cannot_start(&program, error))?;
+        Ok(Starter { program, process, stream })
+    }
+
+    /// Whether it has started an heir, and ended.
+    ///
+    /// # Errors
+    /// When it has ended otherwise.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        let Some(status) = self.process.try_wait()? else { return Ok(false) };
+        if status.success() {
+            return Ok(true);
+        }
+        Err(io::Error::other(format!("{} could not be started ({status})", self.program.display())))
+    }
+
+    /// It is not waited for any more.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+    }
+
+    /// Likewise, and why.
+    pub fn given_up(mut self, after: Duration) -> io::Error {
+        self.kill();
+        let _ = self.process.wait();
+        let why = format!("{} has not begun within {} s, and was killed", self.program.display(), after.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
+    /// The heir that it has started, once that is heard. It has `patience` to begin, and to serve.
+    ///
+    /// # Errors
+    /// When it is not heard.
+    pub fn heir(self, patience: Duration) -> io::Result<Heir> {
+        let mut stream = self.stream;
+        stream.set_read_timeout(Some(patience))?;
+        let mut id = [0; 4];
+        stream.read_exact(&mut id).map_err(|error| does_not_serve(&stream, &error))?;
+        let id = u32::from_le_bytes(id);
+        let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+        Ok(Heir { id, process, stream })
+    }
+}
+
 /// A process that was started to take this one's place.
 #[derive(Debug)]
 pub struct Heir {
@@ -87,25 +155,6 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Starts the program that this process was started from, as it is on disk now. It has `patience` to begin, and to
-    /// serve.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start(patience: Duration) -> io::Result<Heir> {
-        let (mut stream, theirs) = UnixStream::pair()?;
-        let status = same_program(STARTS_IT)?.env_remove(NOT_INHERITED).stdin(OwnedFd::from(theirs)).status()?;
-        if !status.success() {
-            return Err(io::Error::other(format!("it could not be started ({status})")));
-        }
-        stream.set_read_timeout(Some(patience))?;
-        let mut id = [0; 4];
-        stream.read_exact(&mut id).map_err(|error| does_not_serve(&stream, &error))?;
-        let id = u32::from_le_bytes(id);
-        let process = Pid::from_raw(id.cast_signed()).and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
-        Ok(Heir { id, process, stream })
-    }
-
     /// Hands it the sockets and waits until it serves. One that does not is ended.
     ///
     /// # Errors
@@ -181,24 +230,54 @@ pub fn end(heir: u32) {
     }
 }
 
-/// This program, as it is on disk now, with the same arguments.
-fn same_program(role: &str) -> io::Result<Command> {
-    let mut command = Command::new(program()?);
+/// Another process of this program, with the same arguments.
+fn same(program: &Path, role: &str) -> Command {
+    let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).env(HEIR, role);
-    Ok(command)
+    command
 }
 
 /// Where this process's program lies, also when another has been put in its place since.
+///
+/// # Errors
+/// When nothing there can be started. What else this process came from would be the old program, and no link leads to
+/// it any more.
 fn program() -> io::Result<PathBuf> {
-    let called = std::env::args_os().next().map(PathBuf::from);
-    called.filter(|path| is_program(path)).map_or_else(started_from, Ok)
+    let path = CALLED.get_or_init(called).clone().map_or_else(started_from, Ok)?;
+    let why = match path.metadata() {
+        Ok(file) if is_executable(&file) => return Ok(path),
+        Ok(file) if file.is_file() => {
+            io::Error::other(format!("it is not executable (mode {:o})", file.permissions().mode() & 0o7777))
+        }
+        Ok(_) => io::Error::other("it is no file"),
+        Err(error) => error,
+    };
+    Err(cannot_start(&path, why))
 }
 
-/// Whether a process's first argument says where its program is: the kernel knows only the file that it was, which
-/// stays the old one where a link to it was turned or it was moved aside.
-fn is_program(called: &Path) -> bool {
-    let executable = |file: std::fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
-    called.as_os_str().as_bytes().contains(&b'/') && called.metadata().is_ok_and(executable)
+fn cannot_start(program: &Path, why: impl Display) -> io::Error {
+    io::Error::other(format!("cannot start {}: {why}", program.display()))
+}
+
+fn is_executable(file: &Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
+}
+
+/// See [`called`], as it was when this process began: a link may lead to nothing by the time that it is needed.
+static CALLED: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+/// The path that this process was called by, if its program lies there: the kernel knows only the file that it was,
+/// which stays the old one where a link to it was turned or it was moved aside.
+fn called() -> Option<PathBuf> {
+    let name = PathBuf::from(std::env::args_os().next()?);
+    if name.as_os_str().as_bytes().contains(&b'/') {
+        return Some(name).filter(|path| path.metadata().is_ok_and(|file| is_executable(&file)));
+    }
+    // By a name, as a shell finds it. Anything may be called so.
+    let own = std::fs::metadata("/proc/self/exe").ok()?;
+    let is_own = |path: &PathBuf| path.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (own.dev(), own.ino()));
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(&name)).find(is_own)
 }
 
 /// The file that the kernel started it from.
@@ -250,7 +329,7 @@ fn from_predecessor() -> io::Result<Option<(Estate, Predecessor)>> {
     match std::env::var_os(HEIR) {
         None => return Ok(None),
         Some(role) if role == STARTS_IT => {
-            same_program(TAKES_PLACE)?.spawn()?;
+            same(&program()?, TAKES_PLACE).spawn()?;
             std::process::exit(0);
         }
         Some(_) => {}
@@ -366,18 +445,5 @@ mod tests {
         assert!(ended.recv_timeout(Duration::from_millis(200)).is_err());
         drop(older);
         ended.recv_timeout(Duration::from_secs(20)).unwrap();
-    }
-
-    /// A link that was turned names another program than the file that this one was started from.
-    #[test]
-    fn a_program_is_where_it_was_called_by() {
-        let link = std::env::temp_dir().join(format!("warmfront-called-{}", std::process::id()));
-        let _ = std::fs::remove_file(&link);
-        for (target, is_one) in [("/bin/sh", true), ("/etc/passwd", false), ("/bin", false), ("/nowhere", false)] {
-            std::os::unix::fs::symlink(target, &link).unwrap();
-            assert_eq!(is_program(&link), is_one, "{target}");
-            std::fs::remove_file(&link).unwrap();
-        }
-        assert!(!is_program(Path::new("sh")), "found by PATH: it is not known where");
     }
 }

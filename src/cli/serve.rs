@@ -30,9 +30,9 @@ const BREATH: Duration = Duration::from_secs(1);
 /// Run the front: accept clients, choose an engine for each request, relay.
 ///
 /// With nothing but --upstream it runs on its defaults: clients on 0.0.0.0:8000, /metrics on
-/// 127.0.0.1:9911, policy warm. SIGTERM drains: no new connections, streams may finish.
+/// 127.0.0.1:9911, policy warm. SIGTERM, SIGQUIT and SIGINT drain: no new connections, streams may finish.
 /// SIGHUP, or POST /reload on the admin listener, reads the configuration anew while requests run; SIGHUP also
-/// opens the access log's file anew.
+/// opens the access log's file anew (SIGUSR1 does not, and says so).
 /// SIGUSR2 starts the program on disk in this one's place: it takes the listeners, and this one finishes what it has.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -210,7 +210,10 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     if left != 0 {
         return Err(Failure::Fault(left));
     }
-    tracing::info!("drained");
+    match setup.process.cut() {
+        0 => tracing::info!("drained"),
+        requests => tracing::warn!(requests, "drained, and cut what lasted longer than drain_timeout_ms"),
+    }
     Ok(())
 }
 

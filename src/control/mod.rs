@@ -223,6 +223,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             // The first of those that stay. Without it nothing here can go on, and this thread ends.
             let _ = spawn_blocking(|| ()).await;
             service::end_when_told(&setup, asked.ends, &keeper);
+            lasting::spawn("SIGUSR1", setup.process, service::on_reopen(asked.reopen));
             keeper.look_up().await;
             // Not before: a reload is refused while no engine has an address, though they are being asked for.
             lasting::spawn(
@@ -333,6 +334,10 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpList
     let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok);
     let listener = listener.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse if is_one_and_all => between_one_and_all(&error),
+        io::ErrorKind::AddrInUse => {
+            let who = "another process is there, maybe an earlier front that still drains (drain_timeout_ms)";
+            io::Error::new(error.kind(), format!("{error}: {who}"))
+        }
         _ => error,
     })?;
     listener.set_nonblocking(true)?;

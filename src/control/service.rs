@@ -33,6 +33,8 @@ pub(super) struct Asked {
     pub(super) hangup: Signal,
     /// SIGUSR2
     pub(super) upgrade: Signal,
+    /// SIGUSR1
+    pub(super) reopen: Signal,
     pub(super) ends: Ends,
 }
 
@@ -42,15 +44,20 @@ impl Asked {
         Ok(Asked {
             hangup: signal(SignalKind::hangup())?,
             upgrade: signal(SignalKind::user_defined2())?,
-            ends: Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? },
+            reopen: signal(SignalKind::user_defined1())?,
+            ends: Ends {
+                terminate: signal(SignalKind::terminate())?,
+                quit: signal(SignalKind::quit())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            },
         })
     }
 }
 
-/// Answers SIGTERM and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be called
-/// within a runtime.
+/// Answers SIGTERM, SIGQUIT and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be
+/// called within a runtime.
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
-    let (process, bequest) = (setup.process, Arc::clone(&setup.bequest));
+    let (process, counters, bequest) = (setup.process, setup.counters, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
     lasting::spawn("SIGTERM", setup.process, async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
@@ -74,11 +81,19 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
             } else if interrupted && was_interrupted {
+                let requests = counters.in_flight_in_all() + u64::from(counters.queue().waiting());
+                tracing::warn!(requests, "ends at once, by a second Ctrl-C, and cuts what it has");
                 std::process::exit(INTERRUPTED);
-            } else if interrupted && process.has_successor() {
-                tracing::info!("another process serves already, streams may finish here; a second Ctrl-C ends at once");
-            } else if interrupted {
-                tracing::info!("draining already, streams may finish; a second Ctrl-C ends at once");
+            } else {
+                let goes_on = match process.has_successor() {
+                    true => "another process serves already, streams may finish here",
+                    false => "draining already, streams may finish",
+                };
+                let ends = match interrupted || was_interrupted {
+                    true => "a second Ctrl-C ends at once",
+                    false => "SIGKILL, or Ctrl-C twice, ends at once",
+                };
+                tracing::info!("{goes_on}; {ends}");
             }
             was_interrupted |= interrupted;
         }
@@ -89,6 +104,8 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
 #[derive(Debug)]
 pub(super) struct Ends {
     terminate: Signal,
+    /// With nginx the one that lets requests finish.
+    quit: Signal,
     interrupt: Signal,
 }
 
@@ -97,9 +114,20 @@ impl Ends {
     async fn next(&mut self) -> Option<bool> {
         tokio::select! {
             Some(()) = self.terminate.recv() => Some(false),
+            Some(()) = self.quit.recv() => Some(false),
             Some(()) = self.interrupt.recv() => Some(true),
             else => None,
         }
+    }
+}
+
+/// Says with each SIGUSR1 what it does not do: who has other servers open their logs anew by it sends it here as well,
+/// where it would end a process that does not wait for it.
+pub(super) async fn on_reopen(mut reopen: Signal) {
+    while reopen.recv().await.is_some() {
+        tracing::warn!(
+            "SIGUSR1 does nothing here: SIGHUP opens the access log anew, and has the configuration read anew"
+        );
     }
 }
 

@@ -4,7 +4,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 use tokio::task::{AbortHandle, spawn_blocking};
@@ -13,10 +14,13 @@ use tokio::time::{sleep, timeout};
 use super::keeper::Keeper;
 use super::{GLANCE, SAVED_WITHIN, Setup, service};
 use crate::publish::Process;
-use crate::succession::{self, Estate, Heir};
+use crate::succession::{self, Estate, Heir, Starter};
 
 /// Longest wait for an heir to serve: it looks up names and tries its drivers first.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest wait for the process between: it starts the heir, and does nothing else.
+const STARTING: Duration = Duration::from_secs(10);
 
 /// Longest wait for this process to have begun itself.
 const BEGINNING: Duration = Duration::from_secs(5);
@@ -36,6 +40,8 @@ pub type Bequest = Arc<Mutex<Will>>;
 pub struct Will {
     /// There is none before shards listen, and none after it was handed on.
     pub estate: Option<Estate>,
+    /// What is to start a process that takes this one's place.
+    pub starter: Option<Starter>,
     /// A process that is to take this one's place and does not serve yet.
     pub heir: Option<u32>,
     /// The one that serves in this one's place. It is to know when this process ends, and that ends this.
@@ -47,6 +53,9 @@ impl Will {
     /// who was to take this one's place ends as well.
     pub fn revoke(&mut self) {
         self.estate = None;
+        if let Some(mut starter) = self.starter.take() {
+            starter.kill();
+        }
         if let Some(heir) = self.heir.take() {
             succession::end(heir);
         }
@@ -154,16 +163,45 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
 
 /// Starts an heir and waits until it serves.
 fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io::Result<Heir>) {
-    let heir = Heir::start(PATIENCE).and_then(|heir| {
+    let will = || bequest.lock().unwrap_or_else(PoisonError::into_inner);
+    let heir = Starter::start().and_then(|mut starter| {
+        let mut known = will();
+        if process.leaving() {
+            starter.kill();
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        known.starter = Some(starter);
+        drop(known);
+        let heir = started(bequest)?.heir(PATIENCE)?;
         // It is known before it has the sockets: without them it ends by itself, with them somebody has to end it.
-        let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = will();
         if process.leaving() {
             succession::end(heir.id());
             return Err(io::ErrorKind::Interrupted.into());
         }
-        will.heir = Some(heir.id());
-        drop(will);
+        known.heir = Some(heir.id());
+        drop(known);
         heir.serves(&estate)
     });
     (estate, heir)
+}
+
+/// Waits until the process between has started an heir.
+fn started(bequest: &Bequest) -> io::Result<Starter> {
+    let begun = Instant::now();
+    loop {
+        let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever ends this process has ended that one.
+        let mut starter = will.starter.take().ok_or(io::ErrorKind::Interrupted)?;
+        if starter.has_ended()? {
+            return Ok(starter);
+        }
+        if begun.elapsed() >= STARTING {
+            drop(will);
+            return Err(starter.given_up(STARTING));
+        }
+        will.starter = Some(starter);
+        drop(will);
+        thread::sleep(GLANCE);
+    }
 }

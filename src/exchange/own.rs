@@ -8,7 +8,7 @@ use super::cors::Cors;
 use super::event::{Action, Context, Ending, Side};
 use super::refusals::{self, Refused};
 use crate::counters::stats::Count;
-use crate::http::{self, BodyLength, RequestFraming, RequestHead, Shape, ToClient, reply};
+use crate::http::{self, BodyLength, Refusal, RequestFraming, RequestHead, Shape, ToClient, reply};
 use crate::scan::Api;
 
 /// An answer that needs no engine.
@@ -16,7 +16,7 @@ pub(super) enum Answer {
     Json(bytes::Bytes),
     Healthy,
     /// Nobody is there to serve, or not for long. Who asks is told so: no request was refused.
-    Unhealthy,
+    Unhealthy(Refusal),
     Refused(Refused),
 }
 
@@ -25,7 +25,7 @@ impl Answer {
     pub(super) fn outcome(&self) -> (u16, End) {
         match self {
             Answer::Refused(refused) => (refused.refusal.status, End::Refused(refused.refusal.cause)),
-            Answer::Unhealthy => (refusals::NO_ENDPOINT.status, End::Whole),
+            Answer::Unhealthy(why) => (why.status, End::Whole),
             Answer::Json(_) | Answer::Healthy => (200, End::Whole),
         }
     }
@@ -65,8 +65,11 @@ pub(super) fn own_answer(
 fn health(cx: &Context<'_>) -> Answer {
     let mut endpoints = cx.snapshot.endpoints.iter().flatten();
     let stays = !cx.leaving && (!cx.draining || cx.has_successor);
-    let serving = stays && endpoints.any(|endpoint| endpoint.health.takes_requests());
-    if serving { Answer::Healthy } else { Answer::Unhealthy }
+    if !stays {
+        return Answer::Unhealthy(refusals::DRAINING);
+    }
+    let serving = endpoints.any(|endpoint| endpoint.health.takes_requests());
+    if serving { Answer::Healthy } else { Answer::Unhealthy(refusals::NO_ENDPOINT) }
 }
 
 /// `/v1/models` and `/v1/models/{id}`, merged over the fleet; `None`: an engine is to answer.
@@ -111,7 +114,7 @@ pub(super) fn answer_ourselves(
     let shape = Shape::of_path(head.path);
     match answer {
         Answer::Refused(refused) => refusals::answer(refused, &to, (shape, &cors), cx),
-        Answer::Unhealthy => refusals::compose(&refusals::NO_ENDPOINT.into(), &to, (shape, &cors), cx),
+        Answer::Unhealthy(why) => refusals::compose(&(*why).into(), &to, (shape, &cors), cx),
         Answer::Json(json) => show(json, &to, &cors, cx),
         Answer::Healthy => show(b"", &to, &cors, cx),
     }

@@ -52,6 +52,9 @@ pub(super) const NO_MODEL: Refusal = Refusal::new(
 );
 pub(super) const NO_ENDPOINT: Refusal =
     Refusal::new(503, Cause::Unreachable, "No engine can take this request now. Please try again later.");
+/// For who asks for the front's health alone.
+pub(super) const DRAINING: Refusal =
+    Refusal::new(503, Cause::Unreachable, "This front is draining. Please send requests to another.");
 pub(super) const ALL_AT_THEIR_CAP: Refusal = Refusal::new(
     503,
     Cause::AllAtCap,

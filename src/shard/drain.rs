@@ -71,6 +71,9 @@ impl<D: Driver> Shard<D> {
 
     fn cut_all(&mut self) {
         for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(|client| client.exchange.is_some()) {
+                self.process.count_cut();
+            }
             self.advance_by(key, Event::Cut);
             self.close_client(key);
         }

@@ -130,6 +130,11 @@ impl Front {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
+    /// A signal to the first process.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// SIGUSR2 to the process that serves; waits until another has taken its place.
     pub fn upgrade(&self) {
         let before = self.heirs.lock().unwrap().len();

@@ -206,3 +206,21 @@ fn bodies_are_held_behind_a_reload() {
     let mut client = front.connect();
     (0..5).for_each(|_| assert_eq!(client.post().status, 200));
 }
+
+/// Until it ends, which may be never, nothing else in the log would tell of it.
+#[test]
+fn a_reload_that_hangs_is_told() {
+    let engine = Engine::start();
+    let key = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reloading-key-{}", std::process::id()));
+    std::fs::write(&key, "secret").unwrap();
+    let upstream = format!("[[upstream]]\nurl = \"http://{}\"\napi_key_file = \"{}\"\n", engine.address, key.display());
+    let front = Front::start("auto", &[], &upstream);
+    front.until_health(0, "up");
+    std::fs::remove_file(&key).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&key).status().unwrap().success());
+    front.hang_up();
+    front.until_said("a reload is under way for 10 s");
+    std::fs::write(&key, "secret").unwrap();
+    front.until_said("configuration taken");
+    std::fs::remove_file(&key).unwrap();
+}

@@ -20,6 +20,7 @@ fn what_is_missing_is_said() {
     for (limit, shards, listen, admin, upstream, words) in [
         ("1000", "1", &*taken, free, engine, "cannot listen on 127.0.0.1:"),
         ("1000", "1", free, &*taken, engine, "cannot open the admin listener on 127.0.0.1:"),
+        ("1000", "1", free, &*taken, engine, "maybe an earlier front that still drains"),
         ("1000", "1", "192.0.2.1:8000", free, engine, "cannot listen on 192.0.2.1:8000"),
         ("1000", "1", free, free, "gpu", "write it as http://HOST:PORT"),
         ("20", "1", free, free, engine, "only 20 descriptors are allowed"),
@@ -106,7 +107,7 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
 fn who_is_told_to_end_while_it_starts_ends_by_itself() {
     let pipe =
         std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-end-{}", std::process::id()));
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "QUIT"] {
         let _ = std::fs::remove_file(&pipe);
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         // The pipe opens once somebody reads it, and that one is then not past its files.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -118,6 +118,120 @@ fn a_front_that_was_called_by_its_name_is_followed_by_what_lies_in_its_files_pla
     front.upgrade();
     assert_eq!(front.connect().post().status, 200);
     let _ = std::fs::remove_file(path);
+}
+
+/// A folder with this program in it, and a link by which it is called.
+struct Linked(PathBuf);
+
+impl Linked {
+    fn new(name: &str) -> Linked {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::hard_link(env!("CARGO_BIN_EXE_warmfront"), folder.join("warmfront-1")).unwrap();
+        let linked = Linked(folder);
+        linked.leads_to("warmfront-1");
+        linked
+    }
+
+    fn link(&self) -> PathBuf {
+        self.0.join("warmfront")
+    }
+
+    fn leads_to(&self, target: &str) {
+        let _ = std::fs::remove_file(self.link());
+        std::os::unix::fs::symlink(target, self.link()).unwrap();
+    }
+
+    /// A file of this mode. By another process: what a fork of this one has open for writing cannot be executed.
+    fn put(&self, name: &str, mode: &str, text: &str) {
+        let script = "printf '%s' \"$0\" >\"$1\" && chmod \"$2\" \"$1\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, text]).arg(self.0.join(name)).arg(mode);
+        assert!(shell.status().unwrap().success());
+    }
+}
+
+impl Drop for Linked {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Who turns a link to nothing is not to find the old program in its place, started anew from a path of its own that no
+/// link leads to.
+#[test]
+fn a_link_that_leads_to_no_program_is_named_and_starts_none() {
+    let (engine, linked) = (Engine::start(), Linked::new("linked"));
+    linked.put("text", "644", "no program\n");
+    linked.put("words", "755", "no program\n");
+    for by_name in [false, true] {
+        let mut command = Command::new(linked.link());
+        if by_name {
+            command.arg0("warmfront").env("PATH", format!("/nowhere:{}", linked.0.display()));
+        }
+        let front = Front::by(command, "auto", &[engine.address], &config(1));
+        front.until_health(0, "up");
+        let wrong = [
+            ("nothere", "No such file or directory"),
+            (".", "it is no file"),
+            ("text", "it is not executable (mode 644)"),
+            ("words", "Exec format error"),
+        ];
+        for (count, (target, why)) in wrong.into_iter().enumerate() {
+            linked.leads_to(target);
+            front.try_upgrade();
+            until(why, || front.metric("warmfront_upgrade_failures_total") == (count + 1) as f64);
+            front.until_said(&format!("cannot start {}: {why}", linked.link().display()));
+            assert_eq!(front.connect().post().status, 200);
+        }
+        linked.leads_to("warmfront-1");
+        front.upgrade();
+        let called = std::fs::read(format!("/proc/{}/cmdline", front.heir())).unwrap();
+        assert!(called.starts_with(linked.link().as_os_str().as_encoded_bytes()), "a link can be turned again");
+        assert_eq!(front.connect().post().status, 200);
+    }
+}
+
+/// A program that sleeps instead of beginning, behind such a link. Answers its process, once it has been asked for.
+fn asked_for_one_that_sleeps(front: &Front, linked: &Linked) -> String {
+    let note = linked.0.join("process");
+    linked.put("sleeps", "755", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 600\n", note.display()));
+    linked.leads_to("sleeps");
+    front.try_upgrade();
+    let process = || std::fs::read_to_string(&note).unwrap_or_default();
+    until("a process that sleeps", || process().ends_with('\n'));
+    process().trim().to_owned()
+}
+
+/// One that nobody waits for any more has ended, too.
+fn has_ended(process: &str) -> bool {
+    std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default().is_empty()
+}
+
+#[test]
+fn a_program_that_does_not_begin_is_ended_and_another_may_come() {
+    let (engine, linked) = (Engine::start(), Linked::new("sleeping"));
+    let front = Front::by(Command::new(linked.link()), "auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    let process = asked_for_one_that_sleeps(&front, &linked);
+    front.until_said(&format!("{} has not begun within 10 s", linked.link().display()));
+    until("its end", || has_ended(&process));
+    assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
+    assert_eq!(front.connect().post().status, 200);
+    linked.leads_to("warmfront-1");
+    front.upgrade();
+    assert_eq!(front.connect().post().status, 200);
+}
+
+#[test]
+fn a_program_that_does_not_begin_ends_with_the_front() {
+    let (engine, linked) = (Engine::start(), Linked::new("left-behind"));
+    let mut front = Front::by(Command::new(linked.link()), "auto", &[engine.address], &config(1));
+    front.until_health(0, "up");
+    let process = asked_for_one_that_sleeps(&front, &linked);
+    front.terminate();
+    until("the end of both", || front.first_has_ended() && has_ended(&process));
 }
 
 /// An engine of one model, slow to say so: what is asked for another it does not know.
@@ -470,6 +584,7 @@ fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
                 _ => {
                     front.interrupt();
                     assert!(!client.body(&head).whole, "{driver}");
+                    front.until_said("ends at once, by a second Ctrl-C, and cuts what it has requests=1");
                 }
             }
             drop(client);

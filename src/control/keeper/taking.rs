@@ -2,12 +2,14 @@
 //! for that holds nobody up who does not.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::Keeper;
 use super::reloads::{Reloads, UnderWay};
@@ -84,6 +86,22 @@ fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, S
     Ok(Read { config, keys, files: FromFiles { forms, access } })
 }
 
+/// A reload for which this is too short waits for something that may never answer.
+const LATE: Duration = Duration::from_secs(10);
+
+/// Whoever asked by a signal hears of nothing else before it ends.
+async fn say_if_late<T>(reload: impl Future<Output = T>) -> T {
+    let mut reload = pin!(reload);
+    if let Ok(outcome) = timeout(LATE, &mut reload).await {
+        return outcome;
+    }
+    tracing::warn!(
+        "a reload is under way for {} s: it waits for a file, a name server, or an earlier reload that does",
+        LATE.as_secs()
+    );
+    reload.await
+}
+
 impl Keeper {
     /// Somebody asks for the configuration to be read: what is changed by hand from now on outlasts that.
     pub fn ask(&self) -> Since {
@@ -101,7 +119,7 @@ impl Keeper {
     /// All that is wrong with it, in words; nothing has changed then, unless a fault of ours broke it off.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, Refused> {
         let under_way = self.taking.reloads.begins();
-        let outcome = self.unless_broken(self.read_and_take(source, &asked, under_way)).await;
+        let outcome = say_if_late(self.unless_broken(self.read_and_take(source, &asked, under_way))).await;
         self.taking.reloads.ended(outcome.is_ok());
         outcome
     }
@@ -262,11 +280,9 @@ impl Keeper {
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::sync::{Mutex, PoisonError};
-    use std::time::Duration;
 
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::task::JoinHandle;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::control::keeper::tests::keeper;
