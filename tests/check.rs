@@ -58,6 +58,18 @@ fn what_is_too_little_for_a_start_is_not_mended_by_fewer_clients() {
 }
 
 #[test]
+fn an_admin_listener_for_all_is_advised_against() {
+    let said = |admin: &str| {
+        let engine = ["--no-engines", "--no-ports", "--upstream", "http://127.0.0.1:1", "--admin", admin];
+        let output = check(&engine);
+        assert!(output.status.success(), "{}", text(&output.stdout));
+        text(&output.stdout)
+    };
+    assert!(said("0.0.0.0:9950").contains("advice  admin "), "{}", said("0.0.0.0:9950"));
+    assert!(!said("127.0.0.1:9950").contains(" admin "));
+}
+
+#[test]
 fn a_machine_is_looked_at_without_engines() {
     let output = check(&["--no-ports"]);
     let (said, refused) = (text(&output.stdout), text(&output.stderr));

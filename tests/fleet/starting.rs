@@ -100,6 +100,16 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
     let _ = std::fs::remove_file(pipe);
 }
 
+#[test]
+fn an_admin_listener_for_all_is_told_of() {
+    let engine = Engine::start();
+    for (admin, times) in [("0.0.0.0:0", 1), ("127.0.0.1:0", 0)] {
+        let front = Front::start("auto", &[engine.address], &format!("[serve]\nadmin = \"{admin}\"\n"));
+        front.until_said("listening");
+        assert_eq!(front.log().matches("who reaches it adds, drains and removes engines").count(), times, "{admin}");
+    }
+}
+
 /// As process 1 of a container it would be killed when its time is up: the kernel keeps from that one what it does not
 /// wait for.
 #[test]

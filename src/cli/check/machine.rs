@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 
 use super::Finding;
 use crate::cli::machine::{descriptors_needed, descriptors_wanted, index_fault, raise_descriptors};
-use crate::config::{Config, Driver, is_ipv6_alone};
+use crate::config::{Config, Driver, admin_is_open, is_ipv6_alone};
 use crate::control::index_blocks;
 use crate::limits::Limits;
 use crate::scan;
@@ -25,6 +25,7 @@ pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> V
     found.push(memory(&config.limits, placement.shards()));
     found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
+    found.extend(admin_is_open(config.serve.admin).map(|words| Finding::advice("admin", words)));
     if ports {
         found.extend(listeners(&config.serve.listen, config.serve.admin));
     }
