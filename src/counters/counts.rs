@@ -133,7 +133,7 @@ counts! {
         AbortedReadBody = "read_body", AbortedQueue = "queue", AbortedConnect = "connect", AbortedSend = "send",
         AbortedAwait = "await", AbortedRelay = "relay", AbortedTunnel = "tunnel", AbortedOther = "other";
     "refused", "Requests the front answered itself with an error, by cause.", "cause" =>
-        RefusedBadHead = "bad_head", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",
+        RefusedBadHead = "bad_head", RefusedOtherProtocol = "other_protocol", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",
         RefusedBadVersion = "bad_version", RefusedHeadTooLarge = "head_too_large",
         RefusedBadFraming = "bad_framing", RefusedBadField = "bad_field", RefusedBadChunk = "bad_chunk",
         RefusedBadTrailers = "bad_trailers", RefusedBodyTooLarge = "body_too_large",
