@@ -75,7 +75,7 @@ impl Edit {
     }
 
     /// Of the engine.
-    fn name(&self) -> Cow<'_, str> {
+    pub fn name(&self) -> Cow<'_, str> {
         match self {
             Edit::Add(upstream) => upstream.label().into(),
             Edit::Drain(name, _) | Edit::Remove(name) => name.into(),

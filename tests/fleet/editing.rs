@@ -82,12 +82,15 @@ fn what_a_reload_undoes_is_named() {
         serde_json::from_str::<serde_json::Value>(&said).unwrap()["undone"].clone()
     };
     drains(&first);
+    front.until_said(&format!("drained=\"{first}\""));
     assert_eq!(front.asks("POST", "/endpoints", &added).0, 200);
+    front.until_said(&format!("added=\"http://{third}\" name=\"{third}\" weight=2"));
     assert_eq!(undone(), serde_json::json!([first, third]));
     front.until_said(&format!("engines=[\"{first}\", \"{third}\"]"));
     assert_eq!(undone(), serde_json::json!([]), "once");
     // It comes back, though nobody has changed the file.
     assert_eq!(front.asks("DELETE", &format!("/endpoints/{second}"), "").0, 200);
+    front.until_said(&format!("removed=\"{second}\""));
     front.hang_up();
     front.until_said(&format!("engines=[\"{second}\"]"));
     // The file says so by now.
