@@ -46,6 +46,29 @@ impl Drop for File {
     }
 }
 
+/// Who does as it says has a front that starts.
+#[test]
+fn what_is_too_little_for_a_start_is_not_mended_by_fewer_clients() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 64 && exec \"$@\"", "", env!("CARGO_BIN_EXE_warmfront"), "check", "--shards", "2"]);
+    let output = shell.args(["--no-engines", "--no-ports", "--upstream", "http://127.0.0.1:1"]).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.code() == Some(78) && said.contains("WRONG   descriptors "), "{said}");
+    assert!(said.contains("69 are needed before the first client") && !said.contains("or set conn"), "{said}");
+}
+
+#[test]
+fn an_admin_listener_for_all_is_advised_against() {
+    let said = |admin: &str| {
+        let engine = ["--no-engines", "--no-ports", "--upstream", "http://127.0.0.1:1", "--admin", admin];
+        let output = check(&engine);
+        assert!(output.status.success(), "{}", text(&output.stdout));
+        text(&output.stdout)
+    };
+    assert!(said("0.0.0.0:9950").contains("advice  admin "), "{}", said("0.0.0.0:9950"));
+    assert!(!said("127.0.0.1:9950").contains(" admin "));
+}
+
 #[test]
 fn a_machine_is_looked_at_without_engines() {
     let output = check(&["--no-ports"]);

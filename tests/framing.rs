@@ -44,6 +44,40 @@ fn at_every_cut(bytes: &[u8], verdict: impl Fn(&[u8]) -> String) -> String {
     whole
 }
 
+/// The words with which a request is refused.
+fn words(bytes: &[u8]) -> String {
+    match parse_request(bytes, &mut FieldTable::new(), &LIMITS) {
+        Ok(_) => "partial".into(),
+        Err(refusal) => format!("{} {}: {}", refusal.status, refusal.cause.as_str(), refusal.message),
+    }
+}
+
+/// Who finds out what speaks there would else look for a fault in a request.
+#[test]
+fn other_protocols_are_named() {
+    for (bytes, name) in [
+        (&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], "400 other_protocol: this looks like TLS"),
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 5 80\r\nGET / HTTP/1.1\r\n", "400 other_protocol: a PROXY protocol header"),
+        (b"PROXY UNKNOWN\r\nGET / HTTP/1.1\r\n", "400 other_protocol: a PROXY protocol header"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", "400 other_protocol: a PROXY protocol header"),
+        (b"\r\n\r\n\0\r\nQUOT\n\x21\x11\0\x0c", "400 bad_head: the request line does not begin with"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505 bad_version: only HTTP/1.1"),
+        (b"PROXY / HTTP/1.1\r\n\r\n", "400 bad_host"),
+        (b"PROXIES a b\r\n", "400 bad_head: the HTTP version is malformed"),
+    ] {
+        let said = at_every_cut(bytes, words);
+        assert!(said.starts_with(name), "{}: {said}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn bounds_of_heads_are_named_by_their_keys() {
+    let long = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(LIMITS.head_bytes_max));
+    assert!(words(long.as_bytes()).ends_with("(limits.head_bytes_max)"), "{}", words(long.as_bytes()));
+    let many = format!("GET / HTTP/1.1\r\n{}", "x: y\r\n".repeat(LIMITS.head_fields_max + 1));
+    assert!(words(many.as_bytes()).ends_with("(limits.head_fields_max)"), "{}", words(many.as_bytes()));
+}
+
 const REQUESTS: &[(&str, &str, &str)] = &[
     // 2.2: empty line before the request line
     ("one empty line is skipped", "\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", "none"),

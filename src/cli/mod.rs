@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
@@ -32,6 +34,9 @@ use crate::control::client::CallError;
 
 /// Whether something that was to be said is lost, and not for want of readers.
 static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether the log is JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Writes to standard output, of which a reader may have seen enough.
 fn say(words: &str) {
@@ -131,9 +136,16 @@ fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(EX_CONFIG)
 }
 
-/// Says why it ends.
+/// Says why it ends, as the log is written by then.
 fn complain(why: &dyn std::fmt::Display) {
-    let words = format!("warmfront: {why}\n").into_bytes();
+    let mut words = format!("warmfront: {why}");
+    if IS_JSON.load(Ordering::Relaxed) {
+        let mut now = String::new();
+        // A string takes all.
+        let _ = SystemTime.format_time(&mut format::Writer::new(&mut now));
+        words = serde_json::json!({"timestamp": now, "level": "ERROR", "message": words}).to_string();
+    }
+    let words = (words + "\n").into_bytes();
     let words = if journal::reads_us() { journal::prioritized(tracing::Level::ERROR, &words) } else { words };
     control::log::write(&words);
 }
@@ -156,6 +168,7 @@ fn log(log: &Log) -> Level {
     let (targets, handle) = reload::Layer::new(level(log));
     let registry = tracing_subscriber::registry().with(targets);
     let journal = journal::reads_us();
+    IS_JSON.store(log.format == LogFormat::Json, Ordering::Relaxed);
     control::log::open();
     let colours = has_colours(&io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(StandardError { is_journal: journal }).with_ansi(colours);

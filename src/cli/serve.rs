@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::{EX_CONFIG, Level, complain, level, log, machine, refuse};
-use crate::config::{Config, Flags, Wanting};
+use crate::config::{Config, Flags, Wanting, admin_is_open};
 use crate::control;
 use crate::control::reload::Source;
 use crate::control::saved;
@@ -178,6 +178,9 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
         placement = %placement,
         "starting"
     );
+    if let Some(why) = admin_is_open(config.serve.admin) {
+        tracing::warn!("{why}");
+    }
     let shared = Shared {
         published: setup.published,
         process: setup.process,

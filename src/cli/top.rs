@@ -54,7 +54,8 @@ Of each endpoint:
   rung            how far is believed what is known of its cache:
                   exact (what its engine says), replaying,
                   approximate (what was sent there), hash (nothing)
-  flight          requests of ours, from the choice to the last byte
+  flight          requests of ours, from the choice to the last byte; one that
+                  failed for `failed_charge_ms` longer (a second)
   pending         tokens of prompts sent there that have no first token yet,
                   beside those thought to be cached
   KV              its KV cache in use

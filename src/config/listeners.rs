@@ -126,6 +126,27 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified() || begins().is_ok_and(|begin| begin == address)
 }
 
+/// Why `admin` is more widely reached than it should be, in words. Whoever reaches it commands the front without a key.
+/// An address of a private network, as pods have them, is for its operator to guard: probes and Prometheus come there.
+pub fn admin_is_open(admin: SocketAddr) -> Option<String> {
+    let is_guarded = match admin.ip().to_canonical() {
+        // 100.64.0.0/10 (RFC 6598), too, is given to pods.
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            ip.is_loopback() || ip.is_private() || ip.is_link_local() || first == 100 && second & 0xc0 == 64
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    let where_it_is =
+        if admin.ip().is_unspecified() { "on all addresses of this machine" } else { "no private address" };
+    (!is_guarded).then(|| {
+        format!(
+            "`admin` is {admin}, {where_it_is}: who reaches it adds, drains and removes engines, and reads receipts, without a key; \
+             name 127.0.0.1 or a private address, or let a firewall (in Kubernetes a NetworkPolicy) keep others out"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +229,26 @@ mod tests {
         assert!(said.contains("and that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
         config.upstream[0].ranks = 1;
         assert!(config.checked().is_ok());
+    }
+
+    #[test]
+    fn an_admin_listener_that_strangers_may_reach_is_told() {
+        let said = |admin: &str| admin_is_open(admin.parse().unwrap());
+        for guarded in
+            ["127.0.0.1:1", "[::1]:1", "10.0.0.7:1", "192.168.3.4:1", "100.64.0.9:1", "[fd00::7]:1", "[fe80::1]:1"]
+        {
+            assert_eq!(said(guarded), None, "{guarded}");
+        }
+        for (open, words) in [
+            ("0.0.0.0:9911", "is 0.0.0.0:9911, on all addresses"),
+            ("[::]:9911", "is [::]:9911, on all addresses"),
+            ("203.0.113.7:9911", "no private address"),
+            ("100.128.0.1:9911", "no private address"),
+            ("[2001:db8::7]:9911", "no private address"),
+            ("[::ffff:203.0.113.7]:9911", "no private address"),
+        ] {
+            assert!(said(open).is_some_and(|said| said.contains(words)), "{open}: {:?}", said(open));
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use access::Access;
 pub use cidr::Cidr;
-pub use listeners::is_ipv6_alone;
+pub use listeners::{admin_is_open, is_ipv6_alone};
 pub use load::{Flags, Read, address};
 pub use log::{Log, LogFormat};
 pub use problem::{Invalid, Problem};

@@ -12,13 +12,15 @@ use crate::counters::stats::{Count, Stats};
 
 /// How often shards are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// It is said again when it has not been so for this long.
+/// It is over, and said again if it comes again, when it has not been so for this long.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// As it was seen last.
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
+    /// Before the first of those that belong together.
+    before: u64,
     /// When there were more of them last.
     grew: Option<Instant>,
 }
@@ -29,9 +31,18 @@ impl Seen {
         if count == self.count {
             return false;
         }
-        self.count = count;
-        let before = self.grew.replace(now);
-        before.is_none_or(|before| now.saturating_duration_since(before) >= QUIET)
+        let before = std::mem::replace(&mut self.count, count);
+        let grew = self.grew.replace(now);
+        let begins = grew.is_none_or(|grew| now.saturating_duration_since(grew) >= QUIET);
+        if begins {
+            self.before = before;
+        }
+        begins
+    }
+
+    /// How often it was so, once it is over: of what is counted on for as long as it lasts.
+    fn over(&mut self, now: Instant) -> Option<u64> {
+        self.grew.take_if(|grew| now.saturating_duration_since(*grew) >= QUIET).map(|_| self.count - self.before)
     }
 
     /// Whether it is to be said of what is never over.
@@ -40,19 +51,30 @@ impl Seen {
     }
 }
 
-/// What of it is to be said.
+/// What there is to be said of.
 #[derive(Debug, Default)]
-struct Crowd<T> {
-    full: T,
-    scarce: T,
-    uncounted: T,
+struct Crowd {
+    full: Seen,
+    scarce: Seen,
+    uncounted: Seen,
 }
 
-impl Crowd<Seen> {
-    fn look(&mut self, stats: &Stats, now: Instant) -> Crowd<bool> {
-        Crowd {
+/// What of it is to be said.
+#[derive(Debug)]
+struct Said {
+    full: bool,
+    scarce: bool,
+    /// It is over, and was so often so.
+    scarce_no_more: Option<u64>,
+    uncounted: bool,
+}
+
+impl Crowd {
+    fn look(&mut self, stats: &Stats, now: Instant) -> Said {
+        Said {
             full: self.full.look(stats.total(Count::AcceptPaused), now),
             scarce: self.scarce.look(stats.total(Count::AcceptStalled), now),
+            scarce_no_more: self.scarce.over(now),
             uncounted: self.uncounted.begins(stats.requests_overflow()),
         }
     }
@@ -75,6 +97,9 @@ pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
             tracing::warn!(
                 "no descriptor, memory or room to watch them (fs.epoll.max_user_watches) is left to take clients with, or the kernel refuses, which a line of its own says: further ones wait, unanswered, until that is over; `warmfront check` says how many descriptors it takes"
             );
+        }
+        if let Some(times) = said.scarce_no_more {
+            tracing::info!(times, "clients are taken again: accepting was put off so often, and not for a minute now");
         }
         if said.uncounted {
             tracing::warn!(
@@ -112,5 +137,20 @@ mod tests {
             [false, true, false, false, false, false]
         );
         assert!(at(7, 171));
+    }
+
+    #[test]
+    fn that_it_is_over_is_said_once_and_how_often_it_was() {
+        let (mut seen, begin) = (Seen::default(), Instant::now());
+        let mut at = |count, seconds| {
+            let now = begin + Duration::from_secs(seconds);
+            (seen.look(count, now), seen.over(now))
+        };
+        assert_eq!(
+            [at(0, 0), at(2, 1), at(9, 40), at(9, 99)],
+            [(false, None), (true, None), (false, None), (false, None)]
+        );
+        assert_eq!([at(9, 100), at(9, 101)], [(false, Some(9)), (false, None)]);
+        assert_eq!([at(12, 102), at(12, 162)], [(true, None), (false, Some(3))]);
     }
 }

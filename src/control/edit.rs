@@ -2,6 +2,7 @@
 //! configuration is taken that was asked for behind them; what is to stay belongs in the file.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Upstream;
@@ -74,7 +75,7 @@ impl Edit {
     }
 
     /// Of the engine.
-    fn name(&self) -> Cow<'_, str> {
+    pub fn name(&self) -> Cow<'_, str> {
         match self {
             Edit::Add(upstream) => upstream.label().into(),
             Edit::Drain(name, _) | Edit::Remove(name) => name.into(),
@@ -106,6 +107,27 @@ fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
         let known: Vec<String> = upstreams.iter().map(|upstream| format!("\"{}\"", upstream.label())).collect();
         Refused::Unknown { name: name.to_owned(), known: known.join(", ") }
     })
+}
+
+/// The engines of whom something that was changed by hand is so no more: it `was` in use, differs from what had been
+/// `read` before, and what `comes` has it otherwise. What the configuration itself changes of them is none of it.
+pub fn undone(read: &[Upstream], was: &[Upstream], comes: &[Upstream]) -> Vec<String> {
+    let by_name = |list: &'_ [Upstream]| list.iter().map(|one| (one.label(), one.clone())).collect::<HashMap<_, _>>();
+    let [of_read, of_was, of_comes] = [read, was, comes].map(by_name);
+    let differ = |one: &Upstream, other: &Upstream| {
+        let are_capped = one.concurrency_max != other.concurrency_max;
+        [one.url != other.url, one.drain != other.drain, one.weight != other.weight, are_capped]
+    };
+    let is_undone = |name: &String| match (of_read.get(name), of_was.get(name), of_comes.get(name)) {
+        (None, Some(_), None) | (Some(_), None, Some(_)) => true,
+        (None, Some(was), Some(comes)) => differ(was, comes).contains(&true),
+        (Some(read), Some(was), Some(comes)) => {
+            differ(read, was).iter().zip(differ(was, comes)).any(|(by_hand, otherwise)| *by_hand && otherwise)
+        }
+        (_, _, None) | (None, None, _) => false,
+    };
+    let added = was.iter().map(Upstream::label).filter(|name| !of_read.contains_key(name));
+    read.iter().map(Upstream::label).chain(added).filter(is_undone).collect()
 }
 
 /// Edits that were made while readings of the configuration are asked for and have not ended: who drains an engine
@@ -285,6 +307,22 @@ mod tests {
         let heavy = Upstream { weight: 2, ..engine(3) };
         let expected = [Upstream { drain: true, ..heavy.clone() }, called(4)];
         assert_eq!(redone(&asked, &[heavy, called(1)]), expected, "the file may know more of the same engine");
+    }
+
+    #[test]
+    fn what_was_by_hand_and_is_so_no_more_is_undone() {
+        let drained = |port| Upstream { drain: true, ..engine(port) };
+        let heavy = |port| Upstream { weight: 2, ..engine(port) };
+        let read = [engine(1), engine(2), heavy(3)];
+        let was = [drained(1), heavy(3), heavy(4)];
+        let of = |comes: &[Upstream]| undone(&read, &was, comes);
+        assert_eq!(of(&read), ["engine:1", "engine:2", "engine:4"]);
+        // The file has come to say the same, or more.
+        assert_eq!(of(&was), [""; 0]);
+        let more = Upstream { weight: 5, ..drained(1) };
+        assert_eq!(of(&[more, heavy(4)]), [""; 0], "what is gone from the file is its own doing");
+        assert_eq!(of(&[Upstream { weight: 5, ..engine(1) }, engine(3), engine(4)]), ["engine:1", "engine:4"]);
+        assert_eq!(undone(&read, &read, &was), [""; 0]);
     }
 
     /// The file has it under another name.

@@ -61,10 +61,24 @@ async fn resume(state: Shared<State>, Path(name): Path<String>) -> Outcome {
 async fn edit(Shared(state): Shared<State>, edit: Edit) -> Outcome {
     match state.keeper.edit(&edit).await {
         Ok(changes) => {
-            tracing::info!(?edit, "engines changed until the configuration is read anew");
+            say(&edit);
             Ok(Json(changes))
         }
         Err(refused) => Err(told(&refused)),
+    }
+}
+
+/// In words, and of what an engine was added with no more than tells which it is: the rest is in `/endpoints`.
+fn say(edit: &Edit) {
+    const WORDS: &str = "engines changed until the configuration is read anew";
+    match edit {
+        Edit::Add(Upstream { url, weight, .. }) => {
+            let (added, name, weight) = (&*url.to_string(), &*edit.name(), *weight);
+            tracing::info!(added, name, weight, "{WORDS}");
+        }
+        Edit::Drain(name, true) => tracing::info!(drained = &**name, "{WORDS}"),
+        Edit::Drain(name, false) => tracing::info!(resumed = &**name, "{WORDS}"),
+        Edit::Remove(name) => tracing::info!(removed = &**name, "{WORDS}"),
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Changes {
     pub removed: Vec<String>,
     /// Engines that stay and are asked with another key, or with one, or with none any more.
     pub rekeyed: Vec<String>,
+    /// Engines of whom it undoes what was changed by hand.
+    pub undone: Vec<String>,
     /// Sections of the configuration that differ.
     pub changed: Vec<&'static str>,
     /// Keys that differ and stay as they were until a restart, or are not wholly followed until then.
@@ -160,8 +162,14 @@ pub(super) async fn reload_and_say(
     let outcome = keeper.reload(source, asked).await;
     match &outcome {
         Ok(changes) => {
-            let Changes { added, removed, rekeyed, changed, restart } = changes;
+            let Changes { added, removed, rekeyed, undone, changed, restart } = changes;
             tracing::info!(?changed, ?added, ?removed, ?rekeyed, "configuration taken");
+            if !undone.is_empty() {
+                tracing::warn!(
+                    engines = ?undone,
+                    "what was changed of these engines by hand is undone: what is to stay belongs in the configuration (`drain = true` in [[upstream]])"
+                );
+            }
             if !restart.is_empty() {
                 tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
             }

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::counters::stats::Stats;
+use crate::counters::stats::{Count, Stats};
 use crate::publish::{Doing, Phase, Process};
 
 /// How often shards are looked at: each look wakes control, also where there is nothing to do.
@@ -26,6 +26,11 @@ const WEDGED: u32 = 500;
 const WINDOW: Duration = Duration::from_secs(10);
 /// So late in two of these in a row it says so.
 const LATE: Duration = Duration::from_secs(1);
+
+/// So late once it says that, too: it looked at nothing meanwhile, nor did shards where the process stood still.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Within so many looks, a second, each shard has counted that it stood still as well, if it did.
+const COUNTED: u32 = 50;
 
 static LATE_MICROS: AtomicU64 = AtomicU64::new(0);
 
@@ -62,6 +67,54 @@ impl Lateness {
 
     fn most(&self) -> Duration {
         self.worst.max(self.before)
+    }
+}
+
+/// A pause in which control did not look.
+#[derive(Debug, Default)]
+struct Pause {
+    /// How long it was, and looks since then.
+    untold: Option<(Duration, u32)>,
+    /// How often shards had stood still before.
+    before: u64,
+}
+
+impl Pause {
+    /// It has woken so late, and shards stood still so often by now. Tells how long a pause was, and whether each of so
+    /// many shards stood still in it.
+    fn look(&mut self, late: Duration, stood: u64, shards: usize) -> Option<(Duration, bool)> {
+        if late >= PAUSE {
+            self.untold = Some((late, 0));
+        }
+        let told = match &mut self.untold {
+            Some((length, looks)) => {
+                *looks += 1;
+                let all = stood.saturating_sub(self.before) >= shards as u64;
+                (all || *looks > COUNTED).then_some((*length, all))
+            }
+            None => {
+                self.before = stood;
+                None
+            }
+        };
+        if told.is_some() {
+            *self = Pause { untold: None, before: stood };
+        }
+        told
+    }
+}
+
+fn say_paused(length: Duration, all: bool) {
+    let milliseconds = length.as_millis() as u64;
+    match all {
+        true => tracing::warn!(
+            milliseconds,
+            "the whole process stood still, and all requests with it: it was stopped or throttled, or its machine paused"
+        ),
+        false => tracing::warn!(
+            milliseconds,
+            "control stood still, and not all shards with it: its CPU ran others, or one thing took it so long; engines were not looked at meanwhile"
+        ),
     }
 }
 
@@ -108,6 +161,11 @@ impl Seen {
         Some(Found::Stands(doing, stood))
     }
 
+    /// Nobody looked for so long, and what it did meanwhile is not known.
+    fn unseen(&mut self, length: Duration) {
+        self.since += length;
+    }
+
     fn is_wedged(&self) -> bool {
         self.looks >= WEDGED
     }
@@ -119,12 +177,19 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
     let begin = Instant::now();
     let mut seen: Vec<Seen> =
         (0..process.shards().len()).map(|shard| Seen::new(turns(shard), Doing::Waits, begin)).collect();
-    let mut lateness = Lateness::new(begin);
+    let (mut lateness, mut pause) = (Lateness::new(begin), Pause::default());
     loop {
         let due = Instant::now() + LOOK;
         tokio::time::sleep(LOOK).await;
         let now = Instant::now();
-        if lateness.woke(now.saturating_duration_since(due), now) {
+        let late = now.saturating_duration_since(due);
+        if late >= PAUSE {
+            seen.iter_mut().for_each(|seen| seen.unseen(late));
+        }
+        if let Some((length, all)) = pause.look(late, stats.total(Count::StoodStill), stats.shards()) {
+            say_paused(length, all);
+        }
+        if lateness.woke(late, now) {
             tracing::warn!(
                 milliseconds = lateness.most().as_millis() as u64,
                 "control is late: what is known of engines is older than it should be; it has one thread, and a slow disk, many engines or their events may be too much for it"
@@ -234,6 +299,29 @@ mod tests {
             assert_eq!(lateness.before, Duration::from_secs(late));
         }
         assert_eq!(said, [4, 8, 14]);
+    }
+
+    #[test]
+    fn a_pause_is_told_once_all_shards_have_counted_it_or_some_have_not() {
+        let (mut pause, late) = (Pause::default(), Duration::from_secs(12));
+        let mut look = |late, stood| pause.look(late, stood, 2);
+        assert_eq!([look(LATE, 4), look(late, 4), look(LOOK, 5)], [None; 3], "one has not woken yet");
+        assert_eq!(look(Duration::ZERO, 6), Some((late, true)));
+        assert_eq!([look(LATE, 6), look(late, 7)], [None; 2]);
+        for _ in 1..COUNTED {
+            assert_eq!(look(LATE, 7), None);
+        }
+        assert_eq!([look(LATE, 7), look(LATE, 9)], [Some((late, false)), None]);
+    }
+
+    #[test]
+    fn a_shard_is_not_blamed_for_what_nobody_saw() {
+        let begin = Instant::now();
+        let mut seen = Seen::new(7, Doing::Waits, begin);
+        seen.unseen(Duration::from_secs(12));
+        let at = |ms| begin + Duration::from_millis(ms);
+        assert_eq!(seen.look(7, Doing::Waits, at(12_500)), None);
+        assert!(seen.look(7, Doing::Waits, at(15_000)).is_some(), "it does not wake behind it either");
     }
 
     #[test]

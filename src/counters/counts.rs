@@ -113,6 +113,7 @@ counts! {
     "completion_overflows", "Times that the ring's queue of completions was full, and the kernel was asked once more for those behind." => CompletionsOver;
     "accept_stalls", "Times that accepting was put off because descriptors or memory are scarce or the kernel refuses, or that there was no room to watch a client (fs.epoll.max_user_watches)." => AcceptStalled;
     "accept_pauses", "Times that a shard had as many clients as it may (connections_max): further ones wait in the kernel's queue." => AcceptPaused;
+    "standstills", "Times that a shard turned more than 1.5 s later than it was to: it was not let run, or the whole process was stopped, or its machine." => StoodStill;
     "connects_wanting", "Connects to engines that no descriptor, port or memory was left for." => ConnectWanting;
     "upstream_bytes_in", "Bytes received from engines." => UpstreamBytesIn;
     "upstream_bytes_out", "Bytes sent to engines." => UpstreamBytesOut;
@@ -133,7 +134,7 @@ counts! {
         AbortedReadBody = "read_body", AbortedQueue = "queue", AbortedConnect = "connect", AbortedSend = "send",
         AbortedAwait = "await", AbortedRelay = "relay", AbortedTunnel = "tunnel", AbortedOther = "other";
     "refused", "Requests the front answered itself with an error, by cause.", "cause" =>
-        RefusedBadHead = "bad_head", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",
+        RefusedBadHead = "bad_head", RefusedOtherProtocol = "other_protocol", RefusedBadTarget = "bad_target", RefusedBadHost = "bad_host",
         RefusedBadVersion = "bad_version", RefusedHeadTooLarge = "head_too_large",
         RefusedBadFraming = "bad_framing", RefusedBadField = "bad_field", RefusedBadChunk = "bad_chunk",
         RefusedBadTrailers = "bad_trailers", RefusedBodyTooLarge = "body_too_large",

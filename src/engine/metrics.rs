@@ -1,6 +1,7 @@
 //! `GET /metrics` under vLLM's names: what a front scrapes and what a person looks at.
 
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::core::{Figures, TTFT_BOUNDS};
 use super::profile::Profile;
@@ -12,6 +13,15 @@ pub struct Lag {
     pub seconds: f64,
     /// Simulated seconds to a real one.
     pub time_scale: f64,
+}
+
+/// What prometheus_client says of the process, once for all of its ranks: by when it began a front knows it again.
+pub fn process(began: SystemTime) -> String {
+    let seconds = began.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let name = "process_start_time_seconds";
+    format!(
+        "# HELP {name} Start time of the process since unix epoch in seconds.\n# TYPE {name} gauge\n{name} {seconds:?}\n"
+    )
 }
 
 /// The exposition of one engine, which is this rank of so many.

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc};
 
@@ -78,6 +78,7 @@ struct Inner {
     lag_ns: u64,
     /// Restarts so far: ids begin again with each.
     life: u64,
+    began: SystemTime,
 }
 
 /// A running engine.
@@ -95,7 +96,7 @@ impl Engine {
         Arc::new(Engine {
             settings,
             started: Instant::now(),
-            inner: Mutex::new(Inner { core, clients: ByHash::default(), lag_ns: 0, life: 0 }),
+            inner: Mutex::new(Inner { core, clients: ByHash::default(), lag_ns: 0, life: 0, began: SystemTime::now() }),
             work: Notify::new(),
         })
     }
@@ -128,6 +129,12 @@ impl Engine {
         inner.clients.clear();
         inner.lag_ns = 0;
         inner.life += 1;
+        inner.began = SystemTime::now();
+    }
+
+    /// Since when it is there, by the wall's clock.
+    pub fn began(&self) -> SystemTime {
+        self.lock().began
     }
 
     /// Queues the sequences of a request.

@@ -154,7 +154,8 @@ impl Route {
                 let page = |(rank, engine): (usize, &Arc<Engine>)| {
                     metrics::exposition(model, profile, (rank, all), &engine.figures(), engine.lag())
                 };
-                let page: String = ranks.iter().enumerate().map(page).collect();
+                let pages = ranks.iter().enumerate().map(page);
+                let page: String = std::iter::once(metrics::process(ranks[0].began())).chain(pages).collect();
                 let kind = "text/plain; version=1.0.0; charset=utf-8";
                 typed(200, kind, Either::Left(Full::new(page.into())))
             }

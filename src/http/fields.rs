@@ -207,7 +207,7 @@ impl<'a> Line<'a> {
 }
 
 pub(super) const LARGE: Fault = Fault::new(Cause::HeadTooLarge, "the head is too large");
-const MANY: Fault = Fault::new(Cause::HeadTooLarge, "the head has too many fields");
+const MANY: Fault = Fault::new(Cause::HeadTooLarge, "the head has too many fields (limits.head_fields_max)");
 
 pub(super) const fn bad_head(message: &'static str) -> Fault {
     Fault::new(Cause::BadHead, message)

@@ -10,6 +10,19 @@ use super::reply::{Cause, Fault, Refusal};
 use super::target;
 use crate::limits::{Limits, REPLY_HEAD_BYTES_MAX};
 
+/// Of a request; replies have more room.
+const TOO_LARGE: Fault = Fault::new(LARGE.cause, "the head is too large (limits.head_bytes_max)");
+
+/// The first byte of TLS's handshake, which begins no method.
+const TLS: u8 = 0x16;
+/// How version 2 of the PROXY protocol begins; version 1 begins with a word.
+const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+const PROXY_V1: &[u8] = b"PROXY";
+const PROXY: Fault = Fault::new(
+    Cause::OtherProtocol,
+    "a PROXY protocol header: that is not spoken here, and whoever is before this server has to leave it out",
+);
+
 /// The outcome of parsing what may be a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status<T> {
@@ -94,7 +107,7 @@ pub fn parse_request<'a>(
     let Some((line, len)) = request_lines(bytes, table, limits).map_err(Fault::refusal)? else {
         return match bytes.len() < limits.head_bytes_max {
             true => Ok(Status::Partial),
-            false => Err(LARGE.refusal()),
+            false => Err(TOO_LARGE.refusal()),
         };
     };
     let fields = Fields::of(bytes, table);
@@ -174,25 +187,41 @@ fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
         _ => 0,
     };
     let method_end = class::token_end(bytes, start);
+    let method = bytes.get(start..method_end).unwrap_or_default();
     match bytes.get(method_end) {
         None => return Ok(None),
-        Some(b' ') if method_end > start => {}
-        Some(_) => return Err(bad_head("the request line does not begin with a method and one space")),
+        Some(b' ') if !method.is_empty() => {}
+        Some(_) => return no_method(bytes),
     }
+    let or_proxy = |fault| if method == PROXY_V1 { PROXY } else { fault };
     let target_start = method_end + 1;
     let target_end = class::target_end(bytes, target_start);
     match bytes.get(target_end) {
         None => return Ok(None),
         Some(b' ') if target_end > target_start => {}
-        Some(_) => return Err(bad_head("the request target is not visible ASCII with one space after it")),
+        Some(_) => return Err(or_proxy(bad_head("the request target is not visible ASCII with one space after it"))),
     }
     let version_start = target_end + 1;
     let version_end = class::value_end(bytes, version_start);
     let Some(next) = line_break(bytes, version_end)? else { return Ok(None) };
-    let version = version(bytes.get(version_start..version_end).unwrap_or_default())?;
-    let method = bytes.get(start..method_end).unwrap_or_default();
+    let version = version(bytes.get(version_start..version_end).unwrap_or_default()).map_err(or_proxy)?;
     let target = bytes.get(target_start..target_end).unwrap_or_default();
     Ok(Some((RequestLine { method, target, version }, next)))
+}
+
+/// What begins with no method may be another protocol's, and who speaks that wants to know which. As far as it may be
+/// the PROXY protocol's it is waited for.
+#[cold]
+fn no_method<T>(bytes: &[u8]) -> Parsed<T> {
+    let seen = bytes.len().min(PROXY_V2.len());
+    match bytes {
+        [TLS, ..] => Err(Fault::new(Cause::OtherProtocol, "this looks like TLS: this port speaks plain HTTP")),
+        _ if bytes.get(..seen) != PROXY_V2.get(..seen) => {
+            Err(bad_head("the request line does not begin with a method and one space"))
+        }
+        _ if seen < PROXY_V2.len() => Ok(None),
+        _ => Err(PROXY),
+    }
 }
 
 fn reply_lines<'a>(bytes: &'a [u8], table: &mut FieldTable, limits: &HeadLimits) -> Parsed<(StatusLine<'a>, usize)> {

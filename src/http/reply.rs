@@ -12,6 +12,8 @@ use super::shape::{self, Shape};
 pub enum Cause {
     /// Start line or fields break the grammar.
     BadHead,
+    /// What speaks there is not HTTP.
+    OtherProtocol,
     /// The request target is not one we serve, or contradicts Host.
     BadTarget,
     /// Host is missing, repeated or malformed.
@@ -54,8 +56,9 @@ pub enum Cause {
 
 impl Cause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Cause; 20] = [
+    pub const ALL: [Cause; 21] = [
         Cause::BadHead,
+        Cause::OtherProtocol,
         Cause::BadTarget,
         Cause::BadHost,
         Cause::BadVersion,
@@ -81,6 +84,7 @@ impl Cause {
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::BadHead => "bad_head",
+            Cause::OtherProtocol => "other_protocol",
             Cause::BadTarget => "bad_target",
             Cause::BadHost => "bad_host",
             Cause::BadVersion => "bad_version",

@@ -15,6 +15,8 @@ use crate::slots::Key;
 
 /// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
 const STANDSTILL: Micros = 100_000;
+/// How much longer is counted: where control was as late and each shard counts one, all stood still.
+const LONG: Micros = 1_500_000;
 /// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come
 /// first. Not a time: what stopped a process may go on starving it.
 const CATCHING_UP: u32 = 512;
@@ -26,6 +28,9 @@ impl<D: Driver> Shard<D> {
         let stood_still = now > self.desk.now + slept + STANDSTILL;
         if stood_still {
             self.catches_up.get_or_insert(CATCHING_UP);
+            if now > self.desk.now + slept + LONG {
+                self.desk.stats.count(Count::StoodStill);
+            }
         }
         stood_still
     }

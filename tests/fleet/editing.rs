@@ -65,6 +65,40 @@ fn engines_are_added_drained_and_removed_while_requests_run() {
     }
 }
 
+/// What stands in the file counts, also where that was read for another reason, as a rotation of logs: who drained an
+/// engine by hand is to know that it serves again.
+#[test]
+fn what_a_reload_undoes_is_named() {
+    let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
+    let both = config("", &[&second, &first]);
+    let front = Front::start("auto", &[], &both);
+    front.until_health(1, "up");
+    let [first, second, third] = [&first, &second, &third].map(|engine| engine.address.to_string());
+    let drains = |engine: &str| assert_eq!(front.asks("POST", &format!("/endpoints/{engine}/drain"), "").0, 200);
+    let added = format!("{{\"url\":\"http://{third}\",\"weight\":2,\"api_key_file\":\"\"}}");
+    let undone = || {
+        let (status, said) = front.reload();
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str::<serde_json::Value>(&said).unwrap()["undone"].clone()
+    };
+    drains(&first);
+    front.until_said(&format!("drained=\"{first}\""));
+    assert_eq!(front.asks("POST", "/endpoints", &added).0, 200);
+    front.until_said(&format!("added=\"http://{third}\" name=\"{third}\" weight=2"));
+    assert_eq!(undone(), serde_json::json!([first, third]));
+    front.until_said(&format!("engines=[\"{first}\", \"{third}\"]"));
+    assert_eq!(undone(), serde_json::json!([]), "once");
+    // It comes back, though nobody has changed the file.
+    assert_eq!(front.asks("DELETE", &format!("/endpoints/{second}"), "").0, 200);
+    front.until_said(&format!("removed=\"{second}\""));
+    front.hang_up();
+    front.until_said(&format!("engines=[\"{second}\"]"));
+    // The file says so by now.
+    drains(&first);
+    front.write(&format!("{both}drain = true\n"));
+    assert_eq!(undone(), serde_json::json!([]));
+}
+
 /// What it has yet from before takes its place, and shows.
 #[test]
 fn an_engine_that_is_taken_out_and_added_again_gets_no_more_at_once() {

@@ -101,6 +101,34 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
     let _ = std::fs::remove_file(pipe);
 }
 
+#[test]
+fn an_admin_listener_for_all_is_told_of() {
+    let engine = Engine::start();
+    for (admin, times) in [("0.0.0.0:0", 1), ("127.0.0.1:0", 0)] {
+        let front = Front::start("auto", &[engine.address], &format!("[serve]\nadmin = \"{admin}\"\n"));
+        front.until_said("listening");
+        assert_eq!(front.log().matches("who reaches it adds, drains and removes engines").count(), times, "{admin}");
+    }
+}
+
+/// Whoever reads the log by machine reads of its end, too.
+#[test]
+fn why_it_does_not_start_is_told_as_the_log_is_written() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("json-{}.toml", std::process::id()));
+    std::fs::write(&path, "[log]\nformat = \"json\"\n[[upstream]]\nurl = \"http://127.0.0.1:1\"\n").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--shards", "1", "--listen", &taken.local_addr().unwrap().to_string()]);
+    command.args(["--admin", "127.0.0.1:0", "--config"]).arg(&path);
+    let (ended, said) = ended(command);
+    assert_eq!(ended, Some(REFUSED), "{said}");
+    let lines: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = lines.last().unwrap();
+    assert!(last["message"].as_str().unwrap().starts_with("warmfront: cannot listen on 127.0.0.1:"), "{said}");
+    assert!(last["level"] == "ERROR" && last["timestamp"].as_str().unwrap().ends_with('Z'), "{said}");
+    let _ = std::fs::remove_file(path);
+}
+
 /// As process 1 of a container it would be killed when its time is up: the kernel keeps from that one what it does not
 /// wait for.
 #[test]

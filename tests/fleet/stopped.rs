@@ -38,3 +38,23 @@ fn whose_head_came_while_the_process_stood_still_is_served() {
         until("how late control was", || front.metric("warmfront_control_late_seconds") >= 2.0);
     }
 }
+
+/// Nothing else would tell of it: no deadline passed, and nobody looked meanwhile.
+#[test]
+fn that_the_process_stood_still_is_said_once_and_no_shard_is_blamed() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[engine.address], "[serve]\nshards = 2\n");
+    front.until_health(0, "up");
+    // Each shard turns from then on.
+    front.until_said("ready shards=2");
+    let process = Pid::from_raw(front.process().cast_signed()).unwrap();
+    let slept = || front.log().matches("a shard does not wake").count();
+    let before = slept();
+    kill_process(process, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    kill_process(process, Signal::CONT).unwrap();
+    front.until_said("the whole process stood still, and all requests with it");
+    assert!(front.metric("warmfront_standstills_total") >= 2.0);
+    assert_eq!(slept(), before, "for the same pause");
+    assert_eq!(front.log().matches("stood still, and all").count(), 1);
+}

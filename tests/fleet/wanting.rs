@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
 
 use crate::engine::Engine;
 use crate::front::Front;
@@ -88,6 +89,55 @@ fn that_no_engine_would_be_known_again_is_said() {
     front.interrupt();
     front.until_said("caches_file keeps nothing of this engine: it tells no process_start_time_seconds");
     assert!(!file.exists());
+}
+
+/// An engine as a process of its own; ends with the value.
+struct Simulated(Child, SocketAddr);
+
+impl Simulated {
+    fn start() -> Simulated {
+        let mut engine = Command::new(env!("CARGO_BIN_EXE_warmfront"));
+        engine.args(["engine", "--listen", "127.0.0.1:0", "--time-scale", "100"]).stdin(Stdio::null());
+        let mut child = engine.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let address = said.split("http://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        Simulated(child, address)
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// So that it can be tried without a GPU.
+#[test]
+fn a_front_that_starts_again_before_simulated_engines_knows_their_caches() {
+    let engine = Simulated::start();
+    let file = std::env::temp_dir().join(format!("warmfront-kept-{}", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let keeps = format!("[control]\nscrape_interval_ms = 100\ncaches_file = \"{}\"\n", file.display());
+    let held = || {
+        let front = Front::start("auto", &[engine.1], &keeps);
+        front.until_health(0, "up");
+        until("its figures", || !front.endpoint(0)["engine"].is_null());
+        let body = format!("{{\"prompt\":\"{}\",\"max_tokens\":1}}", "warm ".repeat(2_000));
+        let mut client = front.connect();
+        client
+            .send(&format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        assert_eq!(client.reply().status, 200);
+        drop(client);
+        let held = front.metric("warmfront_prompt_tokens_held_total");
+        assert!(!front.has_said("caches_file keeps nothing"));
+        assert_eq!(front.stop(), Some(0));
+        held
+    };
+    assert_eq!(held(), 0.0);
+    assert!(held() > 1_000.0);
+    let _ = std::fs::remove_file(file);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 
 use super::Finding;
 use crate::cli::machine::{descriptors_needed, descriptors_wanted, index_fault, raise_descriptors};
-use crate::config::{Config, Driver, is_ipv6_alone};
+use crate::config::{Config, Driver, admin_is_open, is_ipv6_alone};
 use crate::control::index_blocks;
 use crate::limits::Limits;
 use crate::scan;
@@ -25,6 +25,7 @@ pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> V
     found.push(memory(&config.limits, placement.shards()));
     found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
+    found.extend(admin_is_open(config.serve.admin).map(|words| Finding::advice("admin", words)));
     if ports {
         found.extend(listeners(&config.serve.listen, config.serve.admin));
     }
@@ -66,17 +67,26 @@ fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Findi
             format!("For a start from here `ulimit -n {wanted}` as root, and fs.nr_open (sysctl) no less"),
         ),
     };
+    let most = config.limits.connections_max;
+    let few = match clients {
+        0 => String::new(),
+        clients => format!("; or set connections_max = {clients}"),
+    };
     let words = format!(
-        "the limit is {may}{whose}, enough for {clients} clients a shard; connections_max = {} asks for {wanted}.\n\
-         {how}; or set connections_max = {}",
-        config.limits.connections_max,
-        clients.max(1)
+        "the limit is {may}{whose}, enough for {clients} clients a shard; connections_max = {most} asks for {wanted}.\n\
+         {how}{few}"
     );
     match may {
         may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
         // A front serves with these, so that a reload is no more to be refused.
         may if may >= needed => Finding::advice("descriptors", words),
-        _ => Finding::wrong("descriptors", words),
+        _ => Finding::wrong(
+            "descriptors",
+            format!(
+                "the limit is {may}{whose}, and {needed} are needed before the first client: none starts;\n\
+                 connections_max = {most} asks for {wanted}.\n{how}"
+            ),
+        ),
     }
 }
 
@@ -202,6 +212,10 @@ mod tests {
         let mut fewer = Config::default();
         fewer.limits.connections_max = 65_529;
         assert_eq!(descriptors(1_048_576, &fewer, 8, true).weight, Weight::Good);
+        for (may, needed) in [(99, ""), (98, ", and 99 are needed before the first client")] {
+            let said = of(may, false).words;
+            assert!(said.contains(needed) && said.ends_with("no less"), "no fewer clients help: {said}");
+        }
         let weights = [1_048_675, 1_048_674, 99, 98].map(|may| of(may, false).weight);
         // As many as a front needs to serve at all, with a warning.
         assert_eq!(weights, [Weight::Good, Weight::Advice, Weight::Advice, Weight::Wrong]);

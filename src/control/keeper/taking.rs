@@ -15,7 +15,7 @@ use super::Keeper;
 use super::reloads::{Reloads, UnderWay};
 use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
-use crate::control::edit::{Edit, Edits, Refused, Since};
+use crate::control::edit::{self, Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
 use crate::control::keys::{self, Keys};
 use crate::control::member::Member;
@@ -154,7 +154,8 @@ impl Keeper {
         let read = Arc::new(config);
         let _changing = self.taking.changing.lock().await;
         let (config, keys) = self.edited_since(asked, &read, &keys);
-        let changes = self.take(config, keys, Some(files)).await?;
+        let undone = edit::undone(&self.taking.read.load().upstream, &self.config().upstream, &config.upstream);
+        let changes = Changes { undone, ..self.take(config, keys, Some(files)).await? };
         asked.taken();
         // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
         source.in_use(&read);

@@ -27,7 +27,9 @@ impl Collected {
         for endpoint in snapshot.endpoints.iter().flatten() {
             *in_flight.entry(&*endpoint.name).or_insert(0.0) += f64::from(self.0.counters.in_flight(endpoint.id.slot));
         }
-        let mut family = Family::new(out, "endpoint_in_flight", "Requests of ours in flight", MetricType::Gauge)?;
+        let help =
+            "Requests of ours, from the choice to the last byte; those that failed count for failed_charge_ms longer";
+        let mut family = Family::new(out, "endpoint_in_flight", help, MetricType::Gauge)?;
         for (endpoint, requests) in in_flight {
             family.gauge(vec![("endpoint", endpoint)], requests)?;
         }
