@@ -159,7 +159,8 @@ fn one_screen_of_a_fleet_at_work() {
         screen.lines().find_map(|line| line.split_once("rates over ")?.1.strip_suffix(" s")?.parse::<u32>().ok());
     assert!(over.is_some_and(|seconds| (3..30).contains(&seconds)), "{screen}");
     assert!(screen.contains("\nqueue     0 waiting   0/s released"), "{screen}");
-    assert!(screen.contains("\nrefused   none\n") && screen.contains("/s turns\n"), "{screen}");
+    // On a busy machine a shard may have been seen to stall.
+    assert!(screen.contains("\nrefused   none\n") && screen.contains("/s turns"), "{screen}");
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     let rows = fleet.engines.each_ref().map(|engine| {
         let row = screen.lines().find(|line| line.starts_with(engine.as_str())).unwrap_or_else(|| panic!("{screen}"));
