@@ -3,7 +3,8 @@
 //! Three classes. A *fault* is the endpoint's own: some in a row bar it. *Back-pressure* is an engine that has enough
 //! to do. Everything else is neutral: a 4xx is the client's doing, however often it comes. Behind a fault or
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
-//! looks idle, and would draw every request that goes by load.
+//! looks idle, and would draw every request that goes by load. So does one that is turned away there alone, as
+//! by an engine that was started with another key than the others.
 
 use super::event::{Action, Context, Micros};
 use super::judged::{Told, Verdict, hides_words, judge};
@@ -208,10 +209,16 @@ impl Exchange {
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the
     /// model since it said what it serves.
     fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
+        let not_found = status == 404 && self.asked.api != Api::Other;
+        if let Some(leg) = self.leg.as_ref().filter(|_| not_found) {
             cx.counters.outcomes().was_not_found(leg.slot());
         }
         self.note(verdict, cx);
+        // Of whom no engine lets in that is what each of them says: anybody could have them all look busy. A key that
+        // this engine refused a moment ago counts, as long as another one took it.
+        if (not_found || matches!(status, 401 | 403)) && !self.is_strange_to(None, cx) {
+            self.charge();
+        }
     }
 
     /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing

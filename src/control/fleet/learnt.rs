@@ -63,10 +63,20 @@ impl Fleet {
                 serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
                 (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
             }
-            // A stranger at its address would draw what it asks for, and answer it with an instant 404.
-            Err(error) if member.models_doubted && error.is_no_list() => {
-                serves_others = member.models.take().is_some();
+            // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
+            // another key likewise, and is as known as if it had wanted that from the first.
+            Err(error) if member.models_doubted && (error.is_no_list() || error.is_locked()) => {
+                before = member.models.take();
+                serves_others = before.is_some();
                 changed |= serves_others;
+                member.models_doubted &= !error.is_locked();
+                if serves_others && speaks {
+                    tracing::warn!(
+                        engine = %member.upstream.server(),
+                        why = %error,
+                        "another process may answer there by now, and does not tell what it serves: what it served is forgotten"
+                    );
+                }
             }
             Err(_) => {}
         }
