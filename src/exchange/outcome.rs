@@ -34,10 +34,13 @@ pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
 }
 
 impl Exchange {
-    /// The endpoint failed this request: counted once a leg.
-    pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
-        let Some(leg) = &mut self.leg else { return };
-        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.slot()) {
+    /// The endpoint failed this request, by this: counted once a leg.
+    pub(super) fn blame(&mut self, kind: Count, cx: &mut Context<'_>) {
+        let Some(leg) = self.leg.as_mut().filter(|leg| !leg.charged) else { return };
+        leg.charged = true;
+        let (slot, outcomes) = (leg.slot(), cx.counters.outcomes());
+        outcomes.fails_by(slot, kind);
+        if outcomes.fault(slot) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -74,7 +77,7 @@ impl Exchange {
             }
             Verdict::Fault | Verdict::NotReached | Verdict::Drains => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
-                self.blame(cx);
+                self.blame(Count::UpstreamFaultErrorReply, cx);
             }
         }
         let Some(leg) = &self.leg else { return };
@@ -88,7 +91,7 @@ impl Exchange {
         match told {
             Told::Failed => {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
-                self.blame(cx);
+                self.blame(Count::UpstreamFaultErrorEvent, cx);
             }
             Told::MayBeTheClients => {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
@@ -116,7 +119,7 @@ impl Exchange {
         }
         if self.was_broken_off() {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
-            self.blame(cx);
+            self.blame(Count::UpstreamFaultErrorEvent, cx);
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
@@ -262,7 +265,7 @@ impl Exchange {
         let asked_for_stream = self.asked.proves && !self.asked.media && (self.reply.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
-            self.blame(cx);
+            self.blame(Count::UpstreamFaultLeftWaiting, cx);
             self.was_not_computed(cx);
         }
         self.charge();
