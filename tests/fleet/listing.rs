@@ -197,3 +197,24 @@ fn who_is_started_again_with_another_key_serves_nothing() {
     until("its part", || asks(10) == 0 && b.requests() > before);
     std::fs::remove_file(&file).unwrap();
 }
+
+/// Its clients get 404 from then on, and the engine is up.
+#[test]
+fn a_model_that_nobody_serves_any_more_is_told() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("x", 8_192)]);
+    b.serves(&[("x", 8_192), ("lora", 8_192)]);
+    let front = front("auto", &[&a, &b]);
+    const NOBODY: &str = "no engine is known to serve these models any more";
+    let changes = |engine: &Engine, models: &[(&'static str, u32)], line: &str| {
+        engine.serves(models);
+        front.until_said(&format!("{line} engine=\"{}\"", engine.address));
+    };
+    changes(&b, &[("x", 8_192), ("other", 8_192)], "went=[\"lora\"] came=[\"other\"]");
+    front.until_said(&format!("{NOBODY} models=[\"lora\"]"));
+    changes(&a, &[("y", 8_192)], "went=[\"x\"] came=[\"y\"]");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!front.has_said(&format!("{NOBODY} models=[\"x\"]")), "{}", front.log());
+    changes(&b, &[("y", 8_192), ("other", 8_192)], "went=[\"x\"] came=[\"y\"]");
+    front.until_said(&format!("{NOBODY} models=[\"x\"]"));
+}
