@@ -83,7 +83,7 @@ pub struct Limits {
     pub client_stall_timeout_ms: u64,
     /// A tunnel (after 101) without a byte in either direction.
     pub tunnel_idle_timeout_ms: u64,
-    /// How long a request that its engine failed or refused for load stays charged to it.
+    /// How long a request that its engine failed, or refused for load or though others let it in, stays charged to it.
     pub failed_charge_ms: u64,
     /// After a connection's last reply: surplus request bytes are read and dropped, so that the reply reaches a client
     /// that reads only once it has written all, until none came for this long, and for ten times as long in all.

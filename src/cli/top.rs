@@ -49,7 +49,8 @@ const WIDTH_MAX: usize = 1_000;
 
 Of each endpoint:
   state           up, down, no addr (its name has no address), draining, asleep,
-                  ejected (it failed requests), trial, unknown;
+                  ejected (it failed requests), trial, unknown,
+                  kept (up and failing, as too few others are left);
                   in percent: a slow start
   rung            how far is believed what is known of its cache:
                   exact (what its engine says), replaying,

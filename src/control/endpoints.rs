@@ -1,5 +1,6 @@
 //! `/endpoints` of the admin listener: shows the fleet, adds engines, drains and removes them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use axum::Router;
@@ -289,7 +290,7 @@ fn show(member: &Member, deeds: &Deeds, load: Load) -> Shown {
         weight: member.upstream.weight,
         health: health(member.health()),
         health_ms: course.map(|course| course.since().elapsed().as_millis()),
-        why: member.why().map(str::to_owned),
+        why: member.why().map(Cow::into_owned),
         ejections: member.ejections,
         faults: deeds.faults,
         refuses_probes: course.is_some_and(Course::refuses_probes),

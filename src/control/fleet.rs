@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use super::bank::Bank;
 use super::caches::Caches;
 use super::forms::Forms;
-use super::health::{Failure, How, Turn, Why};
+use super::health::{Failure, How, Trouble, Turn, Why};
 use super::keys::Keys;
 use super::member::{Member, Tenancy};
 use super::pools::Pools;
@@ -186,7 +186,9 @@ impl Fleet {
             let may_eject = outcome.barred.is_some() && !was_barred && self.may_eject(at);
             let member = &mut self.members[at];
             let Some(tenancy) = &mut member.now else { continue };
-            let Some(turn) = tenancy.course.looked(outcome, may_eject, &config.health, now) else { continue };
+            let given = outcomes.given(slot);
+            let turn = tenancy.course.looked(outcome, given, may_eject, &config.health, now);
+            let Some(turn) = turn else { continue };
             match turn {
                 Turn::Trial => counters.on_trial(slot),
                 Turn::Recovered => counters.trial_over(slot),
@@ -205,6 +207,12 @@ impl Fleet {
         let stepped = self.step(now) | self.look_at_leaving(|slot| counters.loads().running(slot));
         let changed = turns.iter().any(|(_, turn)| !matches!(turn, Turn::Spared | Turn::SparedAgain));
         (turns, stepped || changed)
+    }
+
+    /// Why the engine of this name was barred last, or would have been.
+    pub fn trouble_of(&self, name: &str) -> Option<Trouble> {
+        let member = self.members.iter().find(|member| &*member.name == name)?;
+        member.now.as_ref()?.course.trouble()
     }
 
     /// Rings for each engine with which shards have had more trouble than when this was called before.

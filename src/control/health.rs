@@ -19,16 +19,19 @@
 //! A rank may be Ejected for longer than its time. Of a server that was out whole it waits for its turn behind another
 //! rank's trial, up to `eject_ms` for each before it; and it stays to be tried while Down, Draining or Asleep is shown.
 
+mod barring;
 mod failure;
 mod turn;
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::config::Health as Rules;
-use crate::counters::{Barred, Outcome};
+use crate::counters::{Given, Outcome};
 use crate::fleet::{Endpoint, Health};
 pub use failure::{Failure, How};
-pub use turn::{Turn, Why};
+pub use turn::{Trouble, Turn, Why};
 
 /// Share with which a slow start begins, in percent.
 const FIRST_SHARE: u8 = 10;
@@ -62,10 +65,15 @@ pub struct Course {
     /// What shards had counted at the last look; `None`: not looked yet.
     seen: Option<Outcome>,
     spared: Option<Instant>,
+    /// What it had given when it was spared last, where it has given nothing since.
+    kept: Option<u32>,
+    /// It stays although its probes are not answered in time.
+    slow: bool,
     /// Another process answers there, of which shards know nothing yet; and whether the one before was barred.
     anew: Option<bool>,
     since: Instant,
-    why: Option<Why>,
+    /// Why it was barred last, or would have been.
+    trouble: Option<Trouble>,
 }
 
 /// What probes say.
@@ -103,9 +111,11 @@ impl Course {
             share_percent: Endpoint::WHOLE,
             seen: None,
             spared: None,
+            kept: None,
+            slow: false,
             anew: None,
             since: now,
-            why: None,
+            trouble: None,
         };
         if !warm {
             course.start_slowly(rules, now);
@@ -133,7 +143,7 @@ impl Course {
     pub fn begin_anew(&mut self, rules: &Rules, now: Instant) {
         let before = self.health();
         self.anew = Some(self.is_barred());
-        self.bar = Bar::None;
+        (self.bar, self.kept) = (Bar::None, None);
         self.start_slowly(rules, now);
         self.moved_from(before, now);
     }
@@ -182,12 +192,20 @@ impl Course {
     }
 
     /// Why it is so, where that needs words.
-    pub fn why(&self) -> Option<&str> {
-        match (self.health(), self.why) {
-            (Health::Down, _) => self.probe_error.as_deref(),
-            (Health::Ejected | Health::Trial, Some(why)) => Some(why.as_str()),
+    pub fn why(&self) -> Option<Cow<'_, str>> {
+        let kept = |why: &dyn Display| Some(format!("kept in service, as too few others are: {why}").into());
+        match (self.health(), &self.trouble, &self.probe_error) {
+            (Health::Down, _, error) => error.as_deref().map(Cow::from),
+            (Health::Ejected | Health::Trial, Some(trouble), _) => Some(trouble.to_string().into()),
+            (Health::Up | Health::Unknown, Some(trouble), _) if self.kept.is_some() => kept(trouble),
+            (Health::Up, _, Some(error)) if self.slow => kept(error),
             _ => None,
         }
+    }
+
+    /// Why it was barred last, or would have been.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble
     }
 
     /// Why the last probe failed.
@@ -248,12 +266,12 @@ impl Course {
     /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
     pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
         let before = self.health();
-        let was_slow = self.probes == Probes::Good && self.failures >= rules.failures_down;
         let turn = match outcome {
             Ok(()) => {
                 (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
                 (self.answered, self.silent) = (true, false);
                 (self.absent, self.probe_error) = (None, None);
+                let was_slow = std::mem::take(&mut self.slow);
                 self.good_probe(rules, now).or(was_slow.then_some(Turn::InTime))
             }
             Err(failure) => {
@@ -277,9 +295,9 @@ impl Course {
             return None;
         }
         if self.silent && self.probes == Probes::Good && !may_go {
-            return (self.failures == rules.failures_down).then_some(Turn::Slow);
+            return (!std::mem::replace(&mut self.slow, true)).then_some(Turn::Slow);
         }
-        self.probes = Probes::Failing;
+        (self.probes, self.slow) = (Probes::Failing, false);
         Some(Turn::Down)
     }
 
@@ -301,12 +319,20 @@ impl Course {
     }
 
     /// Time has passed, and shards have counted. `may_eject`: whether one more may be taken out for its faults.
-    pub fn looked(&mut self, outcome: Outcome, may_eject: bool, rules: &Rules, now: Instant) -> Option<Turn> {
+    pub fn looked(
+        &mut self,
+        outcome: Outcome,
+        given: Given,
+        may_eject: bool,
+        rules: &Rules,
+        now: Instant,
+    ) -> Option<Turn> {
         let before = self.health();
+        self.kept = self.kept.filter(|gave| *gave == given.gave);
         let seen = self.seen.replace(outcome).unwrap_or(outcome);
         let recovered = outcome.recoveries != seen.recoveries;
         let turn = match (self.bar, outcome.barred) {
-            (Bar::None | Bar::Trial, Some(barred)) => self.barred(barred, may_eject, rules, now),
+            (Bar::None | Bar::Trial, Some(barred)) => self.barred(barred, given, may_eject, rules, now),
             (Bar::Until(end), _) if now >= end && self.last_probe_was_good() => {
                 self.bar = Bar::Trial;
                 Some(Turn::Trial)
@@ -320,45 +346,6 @@ impl Course {
         };
         self.moved_from(before, now);
         turn
-    }
-
-    /// Shards have stopped sending requests there, and control decides for how long.
-    fn barred(&mut self, barred: Barred, may_eject: bool, rules: &Rules, now: Instant) -> Option<Turn> {
-        let why = match (self.bar, barred) {
-            (_, Barred::ByItsWord) => Why::Drain,
-            (Bar::Trial, Barred::ForFaults) => Why::Trial,
-            (_, Barred::ForFaults) => Why::Faults,
-        };
-        if why == Why::Faults && !may_eject {
-            let shortest = Duration::from_millis(rules.eject_ms);
-            let lately = self.spared.is_some_and(|at| now.saturating_duration_since(at) < shortest);
-            if lately {
-                return Some(Turn::SparedAgain);
-            }
-            self.spared = Some(now);
-            return Some(Turn::Spared);
-        }
-        let in_service = now.saturating_duration_since(self.since);
-        if self.health() == Health::Up && in_service >= self.last {
-            self.row = 0;
-        }
-        self.eject(why, rules, now);
-        Some(Turn::Ejected(why, self.last))
-    }
-
-    /// Twice as long as the last time in a row.
-    fn eject(&mut self, why: Why, rules: &Rules, now: Instant) {
-        let doubled = rules.eject_ms.saturating_mul(1 << self.row.min(32));
-        self.last = Duration::from_millis(doubled.min(rules.eject_ms_max));
-        self.row = self.row.saturating_add(1);
-        (self.bar, self.why) = (Bar::Until(now + self.last), Some(why));
-    }
-
-    /// Another rank of its server was tried before it, and said that the server ends: it would have heard the same.
-    pub fn ends_with_another(&mut self, rules: &Rules, now: Instant) {
-        if matches!(self.bar, Bar::Until(end) if now >= end) {
-            self.eject(Why::Drain, rules, now);
-        }
     }
 
     /// What shards had counted at the last look.

@@ -202,8 +202,10 @@ impl Keeper {
         let unknown = [Count::RefusedUnknownModel, Count::StrangersUnknownModel].into_iter().chain(unreachable);
         let unknown = unknown.map(|count| self.stats.total(count)).sum();
         fleet.ring_for_models(|slot| self.counters.outcomes().not_found(slot), unknown, now);
+        let why = |engine: &str| fleet.trouble_of(engine).map_or_else(String::new, |trouble| trouble.to_string());
+        let turns: Vec<_> = turns.into_iter().map(|(engine, turn)| (why(&engine), engine, turn)).collect();
         drop(fleet);
-        turns.into_iter().for_each(|(engine, turn)| say(&engine, turn, ""));
+        turns.iter().for_each(|(why, engine, turn)| say(engine, *turn, why));
         moved.iter().for_each(|moved| say_moved(&moved.engine, &moved.ladder));
         changed || compared
     }

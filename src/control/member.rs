@@ -3,6 +3,7 @@
 mod begin;
 mod processes;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -334,10 +335,15 @@ impl Member {
         self.now.as_ref().is_some_and(|tenancy| tenancy.asleep)
     }
 
+    /// Whether it fails and is kept in service.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.health(), Some(Health::Unknown | Health::Up)) && self.why().is_some()
+    }
+
     /// Why it is of that health, where that needs words.
-    pub fn why(&self) -> Option<&str> {
+    pub fn why(&self) -> Option<Cow<'_, str>> {
         match self.health()? {
-            Health::Asleep => Some("it says that it sleeps; POST /wake_up there wakes it"),
+            Health::Asleep => Some("it says that it sleeps; POST /wake_up there wakes it".into()),
             _ => self.now.as_ref()?.course.why(),
         }
     }

@@ -118,6 +118,11 @@ impl ModelsError {
             ModelsError::Call(_) | ModelsError::KeyWanted | ModelsError::KeyRefused => false,
         }
     }
+
+    /// Whether it wants a key that is not known here.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, ModelsError::KeyWanted | ModelsError::KeyRefused)
+    }
 }
 
 /// Whether an engine answers only who has a key.

@@ -49,6 +49,11 @@ impl Count {
         (!name.is_empty()).then_some((name, self.value()))
     }
 
+    /// By its label, or by its family where that has none.
+    pub fn name(self) -> &'static str {
+        self.label().map_or(self.family(), |(_, value)| value)
+    }
+
     /// A request answered by the front itself with an error, by its cause.
     pub fn refused(cause: &str) -> Count {
         Count::labelled(Count::RefusedOther, cause)

@@ -21,7 +21,7 @@ use crate::fleet::{ANSWER_TOKENS, Caps, Cells, EndpointId, Loads, PoolId};
 use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
-pub use outcomes::{Barred, Outcome, Outcomes, Telling};
+pub use outcomes::{Barred, Given, Outcome, Outcomes, Telling};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
 use queue::Queue;
 pub use without::{Own, Without};

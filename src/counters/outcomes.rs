@@ -4,7 +4,8 @@
 //! Shards write, control reads and turns it into [`crate::fleet::Health`]. A bar holds at once, on every shard, until
 //! control has published a snapshot that says the same.
 
-use crate::atomics::{AtomicU32, Ordering};
+use super::stats::Count;
+use crate::atomics::{AtomicU8, AtomicU32, Ordering};
 use crate::limits::{ENDPOINTS_MAX, FAULTS_IN_A_ROW_MAX, Limits};
 
 /// See the module.
@@ -22,7 +23,9 @@ struct Slot {
     /// Good answers that ended a row of faults (wraps).
     recoveries: AtomicU32,
     /// Whether nothing new goes there, and why: 0 or a [`Barred`].
-    barred: AtomicU32,
+    barred: AtomicU8,
+    /// What the last fault was: 0, or the number behind that of its [`Count`].
+    last: AtomicU8,
     /// When somebody had a token, a stream's opening or a whole answer from there, in [`TENTH`]s of the shards' clock;
     /// 0: never.
     gave: AtomicU32,
@@ -36,7 +39,7 @@ struct Slot {
 
 /// Why a shard has nothing new go to an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
+#[repr(u8)]
 pub enum Barred {
     /// It failed so many in a row.
     ForFaults = 1,
@@ -45,8 +48,8 @@ pub enum Barred {
 }
 
 impl Barred {
-    fn of(word: u32) -> Option<Barred> {
-        [Barred::ForFaults, Barred::ByItsWord].into_iter().find(|barred| *barred as u32 == word)
+    fn of(word: u8) -> Option<Barred> {
+        [Barred::ForFaults, Barred::ByItsWord].into_iter().find(|barred| *barred as u8 == word)
     }
 }
 
@@ -98,7 +101,7 @@ impl Default for Outcomes {
 impl Slot {
     /// True where that is new; else the first reason stays.
     fn bar(&self, why: Barred) -> bool {
-        self.barred.compare_exchange(0, why as u32, Ordering::Release, Ordering::Relaxed).is_ok()
+        self.barred.compare_exchange(0, why as u8, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -115,7 +118,23 @@ pub struct Outcome {
     pub barred: Option<Barred>,
 }
 
+/// How it stands with what an endpoint gives; for words alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Given {
+    /// What the last fault was.
+    pub last: Option<Count>,
+    /// Becomes another one where anybody has something from there.
+    pub gave: u32,
+}
+
 impl Outcomes {
+    /// What the next fault is told to be, before it is counted as the one that bars.
+    pub fn fails_by(&self, slot: u16, kind: Count) {
+        if let Some(cell) = self.slots.get(slot as usize) {
+            cell.last.store(kind as u8 + 1, Ordering::Relaxed);
+        }
+    }
+
     /// A request failed by the endpoint's fault. The last of [`FAULTS_IN_A_ROW_MAX`] bars it; true: just now.
     pub fn fault(&self, slot: u16) -> bool {
         let Some(cell) = self.slots.get(slot as usize) else { return false };
@@ -221,6 +240,17 @@ impl Outcomes {
         }
     }
 
+    /// Behind [`Outcomes::read`], if that is to tell of the fault that barred it.
+    pub fn given(&self, slot: u16) -> Given {
+        self.slots.get(slot as usize).map_or_else(Given::default, |cell| Given {
+            last: usize::from(cell.last.load(Ordering::Relaxed))
+                .checked_sub(1)
+                .and_then(|at| Count::ALL.get(at))
+                .copied(),
+            gave: cell.gave.load(Ordering::Relaxed),
+        })
+    }
+
     /// What stands at a slot now.
     pub fn read(&self, slot: u16) -> Outcome {
         self.slots.get(slot as usize).map_or_else(Outcome::default, |cell| Outcome {
@@ -279,6 +309,18 @@ mod tests {
         assert_eq!((since, outcomes.kept_died_since(2, 0)), ([true, true, false, false], false));
         outcomes.forget(1);
         assert!(outcomes.kept_died_since(1, 0), "another process there has none of them");
+    }
+
+    #[test]
+    fn the_last_fault_is_known_by_its_kind() {
+        let outcomes = Outcomes::default();
+        assert_eq!(outcomes.given(1), Given::default());
+        for kind in Count::ALL {
+            outcomes.fails_by(1, *kind);
+            assert_eq!(outcomes.given(1).last, Some(*kind));
+        }
+        outcomes.fails_by(u16::MAX, Count::UpstreamFaultReset);
+        assert_eq!([0, 2, u16::MAX].map(|slot| outcomes.given(slot).last), [None; 3]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Exchange {
         }
         match self.phase {
             Phase::Await => {
-                self.blame(cx);
+                self.blame(Count::UpstreamFaultSilent, cx);
                 self.engine_broke(Count::UpstreamFaultSilent, refusals::DESERTED.into(), cx);
             }
             Phase::Relay => self.break_off(Count::UpstreamFaultSilent, refusals::DESERTED, cx),
@@ -78,13 +78,13 @@ impl Exchange {
 
     /// A deadline of the engine's passed.
     pub(super) fn give_up(&mut self, refused: Refused, cx: &mut Context<'_>) {
-        self.blame(cx);
+        self.blame(Count::UpstreamFaultHeadTimeout, cx);
         self.engine_broke(Count::UpstreamFaultHeadTimeout, refused, cx);
     }
 
     /// The engine failed a reply that was begun: says so where a client can read it, and cuts.
     pub(super) fn break_off(&mut self, kind: Count, why: Refusal, cx: &mut Context<'_>) {
-        self.blame(cx);
+        self.blame(kind, cx);
         self.tell_in_stream(why, cx);
         self.engine_cut(kind, cx);
     }
@@ -98,6 +98,12 @@ impl Exchange {
                 ErrorReply { status: why.status, kind: why.kind, message, param: None, shape: self.asked.shape };
             cx.actions.compose(Side::Client, |out| reply::write_error_event(out, &error));
         }
+    }
+
+    /// The same by what is wrong with a body's framing, behind which nothing can be told.
+    pub(super) fn broke_its_body(&mut self, kind: Count, cx: &mut Context<'_>) {
+        self.blame(kind, cx);
+        self.engine_cut(kind, cx);
     }
 
     /// Ends so that the client cannot take it for a proper end: no terminating chunk, too few bytes, or,

@@ -3,7 +3,8 @@
 //! Three classes. A *fault* is the endpoint's own: some in a row bar it. *Back-pressure* is an engine that has enough
 //! to do. Everything else is neutral: a 4xx is the client's doing, however often it comes. Behind a fault or
 //! back-pressure the request stays charged to its endpoint for a while ([`super::charges`]): what fails at once
-//! looks idle, and would draw every request that goes by load.
+//! looks idle, and would draw every request that goes by load. So does one that is turned away there alone, as
+//! by an engine that was started with another key than the others.
 
 use super::event::{Action, Context, Micros};
 use super::judged::{Told, Verdict, hides_words, judge};
@@ -33,10 +34,13 @@ pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
 }
 
 impl Exchange {
-    /// The endpoint failed this request: counted once a leg.
-    pub(super) fn blame(&mut self, cx: &mut Context<'_>) {
-        let Some(leg) = &mut self.leg else { return };
-        if !std::mem::replace(&mut leg.charged, true) && cx.counters.outcomes().fault(leg.slot()) {
+    /// The endpoint failed this request, by this: counted once a leg.
+    pub(super) fn blame(&mut self, kind: Count, cx: &mut Context<'_>) {
+        let Some(leg) = self.leg.as_mut().filter(|leg| !leg.charged) else { return };
+        leg.charged = true;
+        let (slot, outcomes) = (leg.slot(), cx.counters.outcomes());
+        outcomes.fails_by(slot, kind);
+        if outcomes.fault(slot) {
             cx.stats.count(Count::Barred);
         }
     }
@@ -73,7 +77,7 @@ impl Exchange {
             }
             Verdict::Fault | Verdict::NotReached | Verdict::Drains => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
-                self.blame(cx);
+                self.blame(Count::UpstreamFaultErrorReply, cx);
             }
         }
         let Some(leg) = &self.leg else { return };
@@ -87,7 +91,7 @@ impl Exchange {
         match told {
             Told::Failed => {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
-                self.blame(cx);
+                self.blame(Count::UpstreamFaultErrorEvent, cx);
             }
             Told::MayBeTheClients => {
                 cx.stats.count(Count::UpstreamFaultErrorEvent);
@@ -115,7 +119,7 @@ impl Exchange {
         }
         if self.was_broken_off() {
             cx.stats.count(Count::UpstreamFaultErrorEvent);
-            self.blame(cx);
+            self.blame(Count::UpstreamFaultErrorEvent, cx);
             self.was_not_computed(cx);
             return self.pay_back(cx);
         }
@@ -208,10 +212,16 @@ impl Exchange {
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the
     /// model since it said what it serves.
     fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
-        if let Some(leg) = self.leg.as_ref().filter(|_| status == 404 && self.asked.api != Api::Other) {
+        let not_found = status == 404 && self.asked.api != Api::Other;
+        if let Some(leg) = self.leg.as_ref().filter(|_| not_found) {
             cx.counters.outcomes().was_not_found(leg.slot());
         }
         self.note(verdict, cx);
+        // Of whom no engine lets in that is what each of them says: anybody could have them all look busy. A key that
+        // this engine refused a moment ago counts, as long as another one took it.
+        if (not_found || matches!(status, 401 | 403)) && !self.is_strange_to(None, cx) {
+            self.charge();
+        }
     }
 
     /// It was silent for too long. An engine that gave others something meanwhile has not failed: it may write nothing
@@ -255,7 +265,7 @@ impl Exchange {
         let asked_for_stream = self.asked.proves && !self.asked.media && (self.reply.event_stream || self.asked.stream);
         if asked_for_stream && waited >= PREFILLS * self.longest_prefill(slot, cx) {
             cx.stats.count(Count::UpstreamFaultLeftWaiting);
-            self.blame(cx);
+            self.blame(Count::UpstreamFaultLeftWaiting, cx);
             self.was_not_computed(cx);
         }
         self.charge();

@@ -100,12 +100,13 @@ impl Exchange {
     }
 
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
+        let kind = Count::upstream_fault(fault.cause.as_str());
         match fault.cause {
             // It is as long as what the client asked for.
             Cause::HeadTooLarge => self.charge(),
-            _ => self.blame(cx),
+            _ => self.blame(kind, cx),
         }
-        self.engine_broke(Count::upstream_fault(fault.cause.as_str()), refusals::bad_reply(fault), cx);
+        self.engine_broke(kind, refusals::bad_reply(fault), cx);
         Headed::Nothing
     }
 
@@ -223,8 +224,7 @@ impl Exchange {
                 Ok(part) => part,
                 Err(fault) => {
                     self.pass_reply(pass, cx);
-                    self.blame(cx);
-                    return self.engine_cut(Count::upstream_fault(fault.cause.as_str()), cx);
+                    return self.broke_its_body(Count::upstream_fault(fault.cause.as_str()), cx);
                 }
             };
             self.listen(part.data(rest), cx);

@@ -32,14 +32,14 @@ impl Exchange {
         let is_last = u32::from(self.connects) >= tries_max || has_no_other && !in_silence;
         if is_last {
             // It ends there: behind its release the slot may be another endpoint's.
-            self.blame(cx);
+            self.blame(Count::ConnectFailed, cx);
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         if has_no_other {
             // Nothing is said against it yet, and nothing stands in the way of the next try.
             self.drop_leg(cx);
         } else {
-            self.blame(cx);
+            self.blame(Count::ConnectFailed, cx);
             self.leave_server(cx);
         }
         self.choose_again(Count::RetriedConnect, cx);
@@ -159,9 +159,10 @@ impl Exchange {
         if let Some(slot) = reused.filter(|_| !by_fin && unacknowledged) {
             cx.counters.outcomes().kept_died(slot, cx.now);
         }
+        let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
         // Where an idle connection was dead, its engine may well be there.
         if reused.is_none() || !unacknowledged {
-            self.blame(cx);
+            self.blame(kind, cx);
         }
         // With nobody else to ask, one that is there and closed would be told of as one that could not be reached.
         let may_ask = stale || !self.has_no_other(cx.snapshot);
@@ -174,7 +175,6 @@ impl Exchange {
             }
             return self.try_again(if stale { Count::RetriedStale } else { Count::RetriedFault }, cx);
         }
-        let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
         self.engine_broke(kind, refusals::UPSTREAM_LOST.into(), cx);
     }
 

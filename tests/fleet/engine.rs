@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::reserved;
-use crate::wire::{Length, Wire};
+use crate::wire::{Head, Length, Wire};
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 const HEALTHY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
@@ -51,6 +51,8 @@ struct State {
     /// What it lists, and serves alone; nothing: it has no list, and serves what comes.
     models: Mutex<Vec<(&'static str, u32)>>,
     asks_keys: AtomicBool,
+    /// Who does not show it is kept out, of its list too; nothing: it has none.
+    key: Mutex<&'static str>,
 
     gone: AtomicBool,
     slow: AtomicBool,
@@ -107,6 +109,11 @@ impl Engine {
         self.state.asks_keys.store(true, Ordering::Relaxed);
     }
 
+    /// Answers who does not show this key with 401, also who asks for its list.
+    pub fn takes(&self, key: &'static str) {
+        *self.state.key.lock().unwrap() = key;
+    }
+
     /// Answers no probe in two seconds, or each at once.
     pub fn is_slow(&self, slow: bool) {
         self.state.slow.store(slow, Ordering::Relaxed);
@@ -148,6 +155,11 @@ impl State {
         }
     }
 
+    fn lets_in(&self, head: &Head) -> bool {
+        let key = *self.key.lock().unwrap();
+        key.is_empty() || head.get("authorization") == Some(&format!("Bearer {key}"))
+    }
+
     fn has_model_of(&self, body: &[u8]) -> bool {
         let body = String::from_utf8_lossy(body);
         let models = self.models.lock().unwrap();
@@ -167,6 +179,7 @@ fn serve(mut wire: Wire, state: &State) {
                 HEALTHY
             }
             "/metrics" => Some(*state.metrics.lock().unwrap()).filter(|told| !told.is_empty()).unwrap_or(UNKNOWN),
+            _ if !state.lets_in(&head) => KEY_WANTED,
             "/v1/models" => &state.list(),
             _ if state.asks_keys.load(Ordering::Relaxed) && head.get("authorization").is_none() => KEY_WANTED,
             _ if !state.has_model_of(&body.data) => UNKNOWN,

@@ -157,3 +157,64 @@ fn an_adapter_that_is_loaded_by_hand_is_served_soon_to_whom_no_engine_knows() {
     b.serves(&[("b", 8_192), ("new", 8_192)]);
     until("the adapter", || new() == 200);
 }
+
+/// Its clients show the key that the process before took, and it refuses them at once.
+#[test]
+fn who_is_started_again_with_another_key_serves_nothing() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    let locked = |engine: &Engine| {
+        engine.serves(&[("m", 8_192)]);
+        engine.takes("one");
+    };
+    [&a, &b].into_iter().for_each(locked);
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("key-of-two-{}", std::process::id()));
+    std::fs::write(&file, "one").unwrap();
+    let key = format!("api_key_file = \"{}\"\n", file.display());
+    let upstreams = [&a, &b].map(|engine| config("", &[engine]).split_off(config("", &[]).len()) + &key).concat();
+    let front = Front::start("auto", &[], &(config(WARM, &[]) + &upstreams));
+    (0..2).for_each(|place| until_known(&front, place));
+    let mut client = front.connect();
+    let mut asks = |times: usize| {
+        let answers = (0..times).map(|_| client.prompts_with("authorization: Bearer one\r\n", "m", 100));
+        answers.filter(|status| *status != 200).count()
+    };
+    assert_eq!(asks(4), 0);
+    // The process is the same for all that is known, and what it serves.
+    b.takes("another");
+    front.until_said("it refuses the key");
+    assert!(front.endpoint(1)["models"].is_array());
+    b.goes();
+    front.until_health(1, "down");
+    b.returns();
+    front.until_health(1, "up");
+    until("nobody to be sent there", || asks(10) == 0);
+    assert!(front.endpoint(1)["models"].is_null());
+    let said = front.log().lines().filter(|line| line.contains("what it served is forgotten")).count();
+    assert_eq!(said, 1, "{}", front.log());
+    let before = b.requests();
+    b.takes("one");
+    until_known(&front, 1);
+    until("its part", || asks(10) == 0 && b.requests() > before);
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// Its clients get 404 from then on, and the engine is up.
+#[test]
+fn a_model_that_nobody_serves_any_more_is_told() {
+    let [a, b] = std::array::from_fn(|_| Engine::start());
+    a.serves(&[("x", 8_192)]);
+    b.serves(&[("x", 8_192), ("lora", 8_192)]);
+    let front = front("auto", &[&a, &b]);
+    const NOBODY: &str = "no engine is known to serve these models any more";
+    let changes = |engine: &Engine, models: &[(&'static str, u32)], line: &str| {
+        engine.serves(models);
+        front.until_said(&format!("{line} engine=\"{}\"", engine.address));
+    };
+    changes(&b, &[("x", 8_192), ("other", 8_192)], "went=[\"lora\"] came=[\"other\"]");
+    front.until_said(&format!("{NOBODY} models=[\"lora\"]"));
+    changes(&a, &[("y", 8_192)], "went=[\"x\"] came=[\"y\"]");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!front.has_said(&format!("{NOBODY} models=[\"x\"]")), "{}", front.log());
+    changes(&b, &[("y", 8_192), ("other", 8_192)], "went=[\"x\"] came=[\"y\"]");
+    front.until_said(&format!("{NOBODY} models=[\"x\"]"));
+}

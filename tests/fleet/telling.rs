@@ -197,8 +197,41 @@ fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
     front.until_said("although it does not answer its probes in time");
     until("more of it", || front.metric("warmfront_endpoint_probe_failures_total{") >= 4.0);
     assert!(front.acts_on(0, "up"));
+    let why = || front.endpoint(0)["why"].as_str().map(str::to_owned);
+    assert!(why().is_some_and(|why| why.contains("kept in service") && why.contains("500 ms")), "{:?}", why());
     engine.is_slow(false);
     front.until_said("engine answers its probes in time again");
+    until("nothing more to say", || why().is_none());
+}
+
+/// One is taken out, the other stays because nobody else is left, and neither looks healthy.
+#[test]
+fn what_engines_fail_by_is_told_of_who_is_out_and_of_who_is_kept() {
+    on_both(|driver| {
+        let quick = QUICK.replace("eject_ms = 3000\neject_ms_max = 4000", "eject_ms = 60000\neject_ms_max = 60000");
+        let (engines, front) = fleet::<2>(driver, &quick);
+        let mut client = front.connect();
+        let why = |place| front.endpoint(place)["why"].as_str().unwrap_or_default().to_owned();
+        assert_eq!([0, 1].map(why), ["", ""]);
+        engines[0].becomes(Mood::Fails);
+        until("an ejection", || {
+            client.post();
+            front.acts_on(0, "ejected")
+        });
+        assert!(why(0).contains("in a row") && why(0).contains("error_reply"), "{driver}: {}", why(0));
+        let line = front.log().lines().find(|line| line.contains("engine is ejected")).unwrap().to_owned();
+        assert!(line.contains("the last by error_reply"), "{line}");
+        assert_eq!(why(1), "");
+        engines[1].becomes(Mood::Fails);
+        until("what it fails by", || client.post().status == 500 && why(1).contains("error_reply"));
+        assert!(why(1).contains("kept in service") && front.acts_on(1, "up"), "{driver}: {}", why(1));
+        front.until_said("engine stays in service");
+        let line = front.log().lines().find(|line| line.contains("engine stays in service")).unwrap().to_owned();
+        assert!(line.contains("the last by error_reply"), "{line}");
+        assert_eq!(front.metric("warmfront_endpoint_kept{"), 1.0, "{driver}");
+        engines[1].becomes(Mood::Good);
+        until("a good answer", || client.post().status == 200 && why(1).is_empty());
+    });
 }
 
 /// Each minute, and here before another process is to take this one's place.

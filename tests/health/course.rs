@@ -324,7 +324,10 @@ fn reasons_are_told_apart() {
     rig.happens(0, Fault);
     rig.happens(0, Drain);
     assert_eq!(why(&rig), Some(Why::Drain));
-    assert_eq!(rig.fleet.members()[0].now.as_ref().and_then(|now| now.course.why()), Some(Why::Drain.as_str()));
+    assert_eq!(
+        rig.fleet.members()[0].now.as_ref().and_then(|now| now.course.why()).as_deref(),
+        Some(Why::Drain.as_str())
+    );
     rig.happens(0, Wait(5_000));
     rig.happens(0, Fault);
     assert_eq!(why(&rig), Some(Why::Trial));

@@ -1,6 +1,7 @@
 //! Who shows no key that an engine let in, where engines ask for keys: nothing is learnt of it before one lets it in.
 
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use warmfront::counters::stats::{Count, Gauge};
 use warmfront::counters::{Credential, Realm};
@@ -21,6 +22,7 @@ const NONE: &str = "";
 /// Its engine answers when it is told to.
 const WAITS: &str = "x-waits: 1\r\n";
 const KEY_WANTED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 24\r\n\r\n{\"error\":\"Unauthorized\"}";
+const NOT_FOUND: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}";
 const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}";
 
 struct Scene {
@@ -339,4 +341,77 @@ fn a_stranger_is_not_told_which_models_there_are() {
     assert!(asked("third", GOOD).text().contains("The model `third` does not exist."));
     assert_eq!(executed(), before, "it is told here, as anybody whom an engine let in");
     assert_eq!(front.count(Count::Panicked), 0);
+}
+
+/// It was started again with another key: what it answers at once would have it look idle.
+#[test]
+fn who_refuses_the_known_at_once_draws_no_more_than_its_part() {
+    for (refusal, status) in [(KEY_WANTED, 401), (FORBIDDEN, 403), (NOT_FOUND, 404)] {
+        let serving = Engine::run(|mut connection| {
+            while let Some(request) = connection.request() {
+                let is_let_in = request.head.get("authorization") == Some("Bearer good");
+                std::thread::sleep(Duration::from_millis(20));
+                connection.send(if is_let_in { ok("{}") } else { KEY_WANTED.into() });
+            }
+        });
+        let refusing = Engine::answering(refusal);
+        let front = Front::with(&[serving.address, refusing.address], |options| {
+            options.settings.policy = Policy::LeastLoad;
+            options.asks_keys = true;
+            options.rules.limits.failed_charge_ms = 60_000;
+        });
+        let asks = |times: usize| {
+            let mut client = front.connect();
+            let answers =
+                (0..times).map(|at| client.ask(completion("tiny-llama", GOOD, &text(&format!("{at}"), 100))).status);
+            answers.filter(|got| *got == status).count()
+        };
+        // What is refused before anybody is let in is a stranger's.
+        while front.ask(completion("tiny-llama", GOOD, "hello")).status != 200 {}
+        front.until("the account", |front| front.counters.in_flight(0) == 0);
+        let before = front.counters.in_flight(1);
+        let refused: usize = std::thread::scope(|scope| {
+            let clients = [(); 4].map(|()| scope.spawn(|| asks(25)));
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        assert!((1..=10).contains(&refused), "{status}: {refused} of 100");
+        let charged = before + refused as u32;
+        assert_eq!((front.counters.in_flight(1), front.counters.loads().running(1)), (charged, 0), "{status}");
+    }
+}
+
+/// Whoever has no key could have all engines look busy; and what is wrong with a request is its client's doing.
+#[test]
+fn what_strangers_and_mistaken_clients_are_answered_is_no_load_once_it_is_over() {
+    let charges_long = |options: &mut crate::front::Options| {
+        options.asks_keys = true;
+        options.rules.limits.failed_charge_ms = 60_000;
+    };
+    for refusal in [KEY_WANTED, FORBIDDEN, NOT_FOUND] {
+        let engine = Engine::answering(refusal);
+        let front = Front::with(&[engine.address], charges_long);
+        for shown in [BAD, NONE] {
+            assert!(front.ask(completion("tiny-llama", shown, "hello")).status >= 401);
+        }
+        front.settles();
+    }
+    for status in ["400 Bad Request", "422 Unprocessable Entity", "404 Not Found"] {
+        let engine = Engine::run(move |mut connection| {
+            while let Some(request) = connection.request() {
+                let is_wrong = request.head.get("x-wrong").is_some();
+                connection.send(if is_wrong {
+                    format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
+                } else {
+                    ok("{}")
+                });
+            }
+        });
+        let front = Front::with(&[engine.address], charges_long);
+        assert_eq!(front.ask(completion("tiny-llama", GOOD, "hello")).status, 200);
+        let wrong = format!("{GOOD}x-wrong: 1\r\n");
+        // Nobody is asked for a model there.
+        let path = if status.starts_with("404") { "/v1/responses/r1/cancel" } else { "/v1/completions" };
+        assert!(front.ask(request(path, &wrong, "{\"model\":\"tiny-llama\"}")).status >= 400);
+        front.settles();
+    }
 }

@@ -736,7 +736,8 @@ fn an_engine_that_hangs_is_found_by_those_who_leave_it() {
         assert_eq!(left_waiting() - before, 3, "{policy:?}");
         for (slot, course) in courses.iter_mut().enumerate() {
             course.probed(Ok(()), true, &rules, began);
-            course.looked(outcomes.read(slot as u16), true, &rules, began);
+            let (outcome, given) = (outcomes.read(slot as u16), outcomes.given(slot as u16));
+            course.looked(outcome, given, true, &rules, began);
             assert_eq!(course.health(), if slot == hung { Health::Ejected } else { Up }, "{policy:?}");
         }
         Control::forget_all(statics(1).counters);

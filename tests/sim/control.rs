@@ -191,7 +191,7 @@ impl Control {
         let found = outcomes.read(slot as u16);
         assert_eq!(found, shadow.outcome(slot), "control sees what the shards did");
         let may_eject = self.random.chance(70);
-        match self.courses[slot].looked(found, may_eject, &self.rules, at) {
+        match self.courses[slot].looked(found, outcomes.given(slot as u16), may_eject, &self.rules, at) {
             Some(Turn::Trial) => {
                 self.counters.on_trial(slot as u16);
                 shadow.on_trial[slot] = true;

@@ -39,6 +39,8 @@ pub(super) struct Endpoint {
     pub in_flight: Option<f64>,
     pub pending: Option<f64>,
     pub share: Option<f64>,
+    /// 1: it fails, and is kept in service.
+    pub kept: Option<f64>,
     /// As the engine reports.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
@@ -123,6 +125,7 @@ impl Reading {
             "endpoint_in_flight" => |endpoint| &mut endpoint.in_flight,
             "endpoint_pending_tokens" => |endpoint| &mut endpoint.pending,
             "endpoint_share_ratio" => |endpoint| &mut endpoint.share,
+            "endpoint_kept" => |endpoint| &mut endpoint.kept,
             "endpoint_prompt_tokens_total" => |endpoint| &mut endpoint.sent,
             "endpoint_prompt_tokens_held_total" => |endpoint| &mut endpoint.held,
             "endpoint_faults_total" => |endpoint| &mut endpoint.faults,

@@ -57,12 +57,17 @@ fn state(endpoint: &EndpointChange<'_>) -> (Paint, String) {
     let starts_slowly = endpoint.now.share.filter(|share| *share < 1.0);
     match (endpoint.now.health.as_deref(), starts_slowly) {
         (None, _) => (Paint::Plain, "-".into()),
+        (Some("up" | "unknown"), _) if is_kept(endpoint) => (Paint::Bad, "kept".into()),
         (Some("up"), Some(_)) => (Paint::Warning, format!("up {}", percent(starts_slowly))),
         (Some("up"), None) => (Paint::Good, "up".into()),
         (Some(state @ ("down" | "ejected")), _) => (Paint::Bad, state.into()),
         (Some("unresolved"), _) => (Paint::Bad, "no addr".into()),
         (Some(state), _) => (Paint::Warning, state.into()),
     }
+}
+
+fn is_kept(endpoint: &EndpointChange<'_>) -> bool {
+    endpoint.now.kept.is_some_and(|kept| kept > 0.0)
 }
 
 /// The table on `width` signs and at most so many lines, its head among them.
@@ -97,7 +102,7 @@ pub(super) fn table(change: &Change<'_>, width: usize, lines_max: usize) -> Vec<
 
 /// Who is shown first where there is no room for all.
 fn urgency(endpoint: &EndpointChange<'_>) -> f64 {
-    let trouble = endpoint.now.health.as_deref() != Some("up");
+    let trouble = endpoint.now.health.as_deref() != Some("up") || is_kept(endpoint);
     endpoint.now.in_flight.unwrap_or(0.0) + if trouble { 1e9 } else { 0.0 }
 }
 

@@ -67,6 +67,9 @@ fn what_is_not_known_is_a_dash() {
                 warmfront_endpoint_requests_total{endpoint=\"left\"} 5";
     let lost = drawn(None, lost, None, &surface(80));
     assert!(lost.contains("\nlost     no addr ") && !lost.contains("\nleft"), "{lost}");
+    let kept =
+        "warmfront_endpoint_health{endpoint=\"kept\",state=\"up\"} 1.0\nwarmfront_endpoint_kept{endpoint=\"kept\"} 1.0";
+    assert!(drawn(None, kept, None, &surface(80)).contains("\nkept     kept "));
     let nothing = lines("127.0.0.1:9911", None, Some("cannot connect"), &surface(80));
     assert_eq!(text(&nothing, &surface(80), "\n"), "warmfront on 127.0.0.1:9911\ncannot connect");
 }

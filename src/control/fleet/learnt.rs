@@ -14,6 +14,9 @@ const IN_VAIN: Duration = Duration::from_secs(1);
 /// which all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
+/// Models that a line of the log names at most.
+const NAMED_MAX: usize = 8;
+
 impl Fleet {
     /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is
     /// known to serve: adapters are loaded and unloaded by hand.
@@ -63,10 +66,20 @@ impl Fleet {
                 serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
                 (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
             }
-            // A stranger at its address would draw what it asks for, and answer it with an instant 404.
-            Err(error) if member.models_doubted && error.is_no_list() => {
-                serves_others = member.models.take().is_some();
+            // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
+            // another key likewise, and is as known as if it had wanted that from the first.
+            Err(error) if member.models_doubted && (error.is_no_list() || error.is_locked()) => {
+                before = member.models.take();
+                serves_others = before.is_some();
                 changed |= serves_others;
+                member.models_doubted &= !error.is_locked();
+                if serves_others && speaks {
+                    tracing::warn!(
+                        engine = %member.upstream.server(),
+                        why = %error,
+                        "another process may answer there by now, and does not tell what it serves: what it served is forgotten"
+                    );
+                }
             }
             Err(_) => {}
         }
@@ -75,7 +88,10 @@ impl Fleet {
         }
         if changed {
             self.answer = models::merged(&self.members);
-            before.iter().filter(|_| speaks).for_each(|before| self.say_joined(place, before));
+            for before in before.iter().filter(|_| speaks) {
+                self.say_joined(place, before);
+                self.say_changed(place, before);
+            }
         }
         changed
     }
@@ -103,6 +119,25 @@ impl Fleet {
         })
     }
 
+    /// It serves others than `before`. What nobody serves any more is refused while the engine is up.
+    fn say_changed(&self, place: usize, before: &Learnt) {
+        let Some(member) = self.member(place).filter(|member| member.upstream.models.is_empty()) else { return };
+        let (now, were): (HashSet<&str>, HashSet<&str>) =
+            (member.known_ids().collect(), before.cards.iter().map(|card| &*card.id).collect());
+        let mut went: Vec<&str> = before.cards.iter().map(|card| &*card.id).filter(|id| !now.contains(id)).collect();
+        let came: Vec<&str> = member.known_ids().filter(|id| !were.contains(id)).collect();
+        let engine = &*member.upstream.server();
+        if member.models.is_some() && went.len() + came.len() > 0 {
+            tracing::info!(went = ?few(&went), came = ?few(&came), engine, "this engine serves other models than before");
+        }
+        let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
+        let theirs: HashSet<&str> = others.flat_map(Member::known_ids).collect();
+        went.retain(|id| !theirs.contains(id));
+        if !went.is_empty() {
+            tracing::warn!(models = ?few(&went), engine, "no engine is known to serve these models any more");
+        }
+    }
+
     /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that
     /// comes to list what others serve may be told to, or not be what it was.
     fn say_joined(&self, place: usize, before: &Learnt) {
@@ -123,6 +158,11 @@ impl Fleet {
             );
         }
     }
+}
+
+/// As many of them as a line of the log has room for, whatever an engine lists.
+fn few<'a>(ids: &[&'a str]) -> Vec<&'a str> {
+    ids.iter().copied().take(NAMED_MAX).chain((ids.len() > NAMED_MAX).then_some("...")).collect()
 }
 
 /// Whether one of the configured ids is in the list that is known.

@@ -1,7 +1,9 @@
 //! What is worth a line in the log.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use crate::counters::stats::Count;
 use crate::limits::FAULTS_IN_A_ROW_MAX;
 
 /// Why an endpoint was barred.
@@ -23,6 +25,26 @@ impl Why {
             Why::Faults => "3 requests in a row failed by its fault",
             Why::Trial => "its request on trial failed",
             Why::Drain => "it says that it is shutting down",
+        }
+    }
+}
+
+/// Why an endpoint was barred, and what the last fault was, by its name in `upstream_faults`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trouble {
+    /// Why it was.
+    pub why: Why,
+    /// What the fault was that had it barred, where one had.
+    pub last: Option<Count>,
+}
+
+impl Display for Trouble {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str(self.why.as_str())?;
+        match (self.why, self.last) {
+            (Why::Faults, Some(last)) => write!(to, ", the last by {}", last.name()),
+            (Why::Trial, Some(last)) => write!(to, " by {}", last.name()),
+            _ => Ok(()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::mem;
 
 use crate::config::Config;
-use crate::control::health::{self, Turn};
+use crate::control::health::Turn;
 use crate::control::ladder::{Ladder, Why};
 use crate::control::member::Member;
 use crate::control::unserved::unserved;
@@ -45,13 +45,13 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
             "engine stays in service although it does not answer its probes in time: without it fewer than half of those that serve its models would be in service"
         ),
         Turn::InTime => tracing::info!(engine, "engine answers its probes in time again"),
-        Turn::Ejected(why, length) => {
-            let (why, ms) = (why.as_str(), length.as_millis() as u64);
+        Turn::Ejected(_, length) => {
+            let ms = length.as_millis() as u64;
             tracing::warn!(engine, why, ms, "engine is ejected: it gets nothing new for so long");
         }
         Turn::Spared => tracing::warn!(
             engine,
-            why = health::Why::Faults.as_str(),
+            why,
             "engine stays in service: without it fewer than half of those that serve its models would be in service"
         ),
         Turn::SparedAgain => {}

@@ -64,6 +64,11 @@ impl Collected {
         for member in fleet.members() {
             family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
         }
+        let help = "1 while the endpoint fails and is kept in service, as too few others are";
+        let mut family = Family::new(out, "endpoint_kept", help, MetricType::Gauge)?;
+        for member in fleet.members() {
+            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.is_kept())))?;
+        }
         Ok(())
     }
 

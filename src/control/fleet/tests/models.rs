@@ -307,7 +307,7 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
     assert!(!fleet.learnt(1, id, Err(ModelsError::Status(404))), "the process that told them is there");
     let id = returns(&mut fleet);
-    for kept in [ModelsError::Status(503), ModelsError::Status(429), ModelsError::KeyRefused] {
+    for kept in [ModelsError::Status(503), ModelsError::Status(429)] {
         fleet.learnt(1, id, Err(kept));
         assert_eq!(members(&mut fleet, b"a"), [0, 1], "it says nothing of models");
     }
@@ -321,6 +321,15 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     serves(&mut fleet, 1, &["a"]);
     assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     assert!(!fleet.learnt(1, id, Err(ModelsError::Shape)));
+    // The next one wants another key: what it serves is not known, and it is asked for what nobody else serves.
+    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+    assert_eq!(members(&mut fleet, b"a"), [0, 1], "the process that told them is there");
+    let id = returns(&mut fleet);
+    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+    assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], [1]]);
+    assert!(!fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+    serves(&mut fleet, 1, &["a"]);
+    assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     // At another address, and in another process that no probe missed.
     fleet.resolved(1, vec![at(7)], now);
     let (id, _) = fleet.target(1).unwrap();
