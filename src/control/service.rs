@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::keeper::Keeper;
 use super::{Setup, lasting};
 use crate::counters::stats::Stats;
+use crate::limits::ENDPOINTS_MAX;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
 
@@ -81,7 +82,9 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
             } else if interrupted && was_interrupted {
-                let requests = counters.in_flight_in_all() + u64::from(counters.queue().waiting());
+                // Not those that have failed and are still counted as load.
+                let running = (0..ENDPOINTS_MAX as u16).map(|slot| u64::from(counters.loads().running(slot)));
+                let requests = running.sum::<u64>() + u64::from(counters.queue().waiting());
                 tracing::warn!(requests, "ends at once, by a second Ctrl-C, and cuts what it has");
                 std::process::exit(INTERRUPTED);
             } else {

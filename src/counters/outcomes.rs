@@ -308,7 +308,7 @@ mod tests {
         let since = [0, 7 * TENTH + 1, 8 * TENTH, 9 * TENTH].map(|since| outcomes.kept_died_since(1, since));
         assert_eq!((since, outcomes.kept_died_since(2, 0)), ([true, true, false, false], false));
         outcomes.forget(1);
-        assert!(outcomes.kept_died_since(1, 0), "another process there has none of them");
+        assert!(outcomes.kept_died_since(1, 0), "those that idled then are as dead whoever answers there now");
     }
 
     #[test]
