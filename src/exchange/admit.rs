@@ -276,7 +276,6 @@ impl Exchange {
             only: None,
             phase: Phase::ReadBody,
             client_full: false,
-            upstream_full: false,
             client_paused: false,
             client_ended: false,
             upstream_ended: false,

@@ -210,9 +210,9 @@ pub struct Exchange {
     /// The pool that was the only one when the head came.
     only: Option<PoolId>,
     phase: Phase,
-    /// This side's kernel is full: the other side is held back, an engine once its reply is there.
+    /// Its kernel is full: the engine is held back, once its reply is there.
     client_full: bool,
-    upstream_full: bool,
+    /// It is held back: the engine's kernel is full, or has what is held to take first.
     client_paused: bool,
     client_ended: bool,
     upstream_ended: bool,

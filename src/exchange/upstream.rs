@@ -182,7 +182,6 @@ impl Exchange {
     pub(super) fn full(&mut self, side: Side, cx: &mut Context<'_>) {
         match side {
             Side::Upstream => {
-                self.upstream_full = true;
                 if self.phase == Phase::Send {
                     self.wait(cx.now, cx.rules.limits.reply_head_timeout_ms, Waiting::Upload);
                 }
@@ -214,7 +213,7 @@ impl Exchange {
     pub(super) fn drained(&mut self, side: Side, cx: &mut Context<'_>) {
         match side {
             Side::Upstream if self.sends() && self.has_unsent() => cx.actions.push(Action::PushRequest),
-            Side::Upstream if std::mem::take(&mut self.upstream_full) => self.let_client_go_on(cx),
+            Side::Upstream => self.let_client_go_on(cx),
             Side::Client if std::mem::take(&mut self.client_full) => {
                 if self.phase == Phase::Relay {
                     // What comes now was waiting for the client: the engine did not take so long.
