@@ -17,8 +17,9 @@ use crate::pipe::{Pipe, Stage};
 use crate::random::Random;
 use crate::shadow::slot_of;
 
-/// Waits that bring nothing and do not sleep: more in a row is spinning.
-const IDLE_WAITS_MAX: u32 = 4;
+/// Waits that bring nothing and do not sleep: more in a row is spinning. Five are right where a standstill, another, a
+/// deadline, what was read ahead of it and the shadow of that follow each other.
+const IDLE_WAITS_MAX: u32 = 8;
 
 pub struct Simulated {
     network: Rc<RefCell<Network>>,
