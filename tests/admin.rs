@@ -360,6 +360,27 @@ fn pages_in_a_browser_command_nothing() {
     front.control.stop();
 }
 
+/// As a kubelet and Prometheus come to a pod's address, and whoever else is in its network.
+#[test]
+fn who_comes_from_elsewhere_commands_nothing() {
+    let engine = engine(MODELS, METRICS, None).address;
+    let front = front_with(vec![upstream(engine)], |config| {
+        config.serve.admin_from = vec!["192.0.2.0/24".parse().unwrap()];
+    });
+    let asked = |method: &str, path: &str| {
+        raw(front.control.admin, &format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    };
+    for path in ["/metrics", "/healthz"] {
+        assert_eq!(asked("GET", path).0, 200, "{path}");
+    }
+    let drain = format!("/endpoints/{engine}/drain");
+    for (method, path) in [("POST", &*drain), ("POST", "/reload"), ("GET", "/endpoints"), ("GET", "/receipts")] {
+        let (status, answer) = asked(method, path);
+        assert!(status == 403 && answer.contains("`admin_from` in [serve]"), "{method} {path}: {answer}");
+    }
+    front.control.stop();
+}
+
 /// Who says nothing, or half of a head, leaves after 5 s; until then 64 of them are what there is room for.
 #[test]
 fn silent_connections_do_not_keep_the_admin_listener() {

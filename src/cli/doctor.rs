@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use super::{refuse, runtime, say};
 use crate::config::{Config, Flags, Upstream};
+use crate::control;
 use crate::policy::Policy;
 use engine::{Examined, Manner};
 
@@ -112,7 +113,9 @@ pub(super) fn main(args: Args) -> ExitCode {
 fn examined(manner: &Manner) -> io::Result<Vec<Examined>> {
     runtime()?.block_on(async {
         let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner.clone()));
-        let tasks: Vec<_> = manner.config.upstream.iter().map(examine).collect();
+        // What is wrong with them beside each other is `check`'s to say.
+        let engines = control::engines(&manner.config).await.unwrap_or_else(|_| manner.config.upstream.clone());
+        let tasks: Vec<_> = engines.iter().map(examine).collect();
         let mut examined = Vec::new();
         for task in tasks {
             examined.push(task.await.map_err(io::Error::other)?);

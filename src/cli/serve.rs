@@ -178,7 +178,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
         placement = %placement,
         "starting"
     );
-    if let Some(why) = admin_is_open(config.serve.admin) {
+    if let Some(why) = admin_is_open(&config.serve) {
         tracing::warn!("{why}");
     }
     let shared = Shared {

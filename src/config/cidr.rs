@@ -32,6 +32,11 @@ impl Cidr {
         ]
     }
 
+    /// The first of them.
+    pub fn base(&self) -> IpAddr {
+        self.base
+    }
+
     /// Whether `address` lies in the range. An IPv4 peer of a dual-stack listener counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address.to_canonical()) {

@@ -128,23 +128,28 @@ fn is_own(address: IpAddr) -> bool {
 
 /// Why `admin` is more widely reached than it should be, in words. Whoever reaches it commands the front without a key.
 /// An address of a private network, as pods have them, is for its operator to guard: probes and Prometheus come there.
-pub fn admin_is_open(admin: SocketAddr) -> Option<String> {
-    let is_guarded = match admin.ip().to_canonical() {
+pub fn admin_is_open(serve: &Serve) -> Option<String> {
+    let admin = serve.admin;
+    let is_guarded = is_private(admin.ip()) || serve.admin_from.iter().all(|peers| is_private(peers.base()));
+    let where_it_is =
+        if admin.ip().is_unspecified() { "on all addresses of this machine" } else { "no private address" };
+    (!is_guarded).then(|| {
+        format!(
+            "`admin` is {admin}, {where_it_is}: who reaches it adds, drains and removes engines, and reads receipts, without a key; \
+             name 127.0.0.1 or a private address, name in `admin_from` who may, or let a firewall keep others out"
+        )
+    })
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
         // 100.64.0.0/10 (RFC 6598), too, is given to pods.
         IpAddr::V4(ip) => {
             let [first, second, ..] = ip.octets();
             ip.is_loopback() || ip.is_private() || ip.is_link_local() || first == 100 && second & 0xc0 == 64
         }
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-    };
-    let where_it_is =
-        if admin.ip().is_unspecified() { "on all addresses of this machine" } else { "no private address" };
-    (!is_guarded).then(|| {
-        format!(
-            "`admin` is {admin}, {where_it_is}: who reaches it adds, drains and removes engines, and reads receipts, without a key; \
-             name 127.0.0.1 or a private address, or let a firewall (in Kubernetes a NetworkPolicy) keep others out"
-        )
-    })
+    }
 }
 
 #[cfg(test)]
@@ -233,7 +238,10 @@ mod tests {
 
     #[test]
     fn an_admin_listener_that_strangers_may_reach_is_told() {
-        let said = |admin: &str| admin_is_open(admin.parse().unwrap());
+        let from = |admin: &str, admin_from| {
+            admin_is_open(&Serve { admin: admin.parse().unwrap(), admin_from, ..Serve::default() })
+        };
+        let said = |admin: &str| from(admin, Serve::default().admin_from);
         for guarded in
             ["127.0.0.1:1", "[::1]:1", "10.0.0.7:1", "192.168.3.4:1", "100.64.0.9:1", "[fd00::7]:1", "[fe80::1]:1"]
         {
@@ -248,6 +256,9 @@ mod tests {
             ("[::ffff:203.0.113.7]:9911", "no private address"),
         ] {
             assert!(said(open).is_some_and(|said| said.contains(words)), "{open}: {:?}", said(open));
+            let peers = |peers: &[&str]| from(open, peers.iter().map(|peers| peers.parse().unwrap()).collect());
+            assert_eq!((peers(&["127.0.0.1", "10.0.0.0/8"]), peers(&[])), (None, None), "nobody else commands it");
+            assert!(peers(&["127.0.0.1", "0.0.0.0/0"]).is_some());
         }
     }
 

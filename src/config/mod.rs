@@ -76,6 +76,8 @@ pub struct Serve {
     pub driver: Driver,
     /// Address of the admin listener.
     pub admin: SocketAddr,
+    /// Peers that may ask it for more than metrics and whether the front lives and is ready.
+    pub admin_from: Vec<Cidr>,
     /// Paths passed on beside the inference and read-only ones; a trailing `/*` opens all below.
     pub paths: Vec<String>,
     /// Origins whose pages may read what the front answers itself; `*`: all.
@@ -99,6 +101,7 @@ impl Default for Serve {
             pin: Pin::Auto,
             driver: Driver::Auto,
             admin: SocketAddr::from(([127, 0, 0, 1], 9911)),
+            admin_from: Cidr::everywhere(),
             paths: Vec::new(),
             allowed_origins: vec!["*".into()],
             explain_from: Cidr::loopback(),

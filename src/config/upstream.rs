@@ -20,6 +20,9 @@ pub struct Upstream {
     /// Its name in metrics and on the ring; empty: `host:port` of `url`.
     #[serde(default)]
     pub name: String,
+    /// Whether each address that the host name stands for is an engine of its own; what else is said is said of each.
+    #[serde(default)]
+    pub each_address: bool,
     /// Its share of the load relative to the others.
     #[serde(default = "one")]
     pub weight: u32,
@@ -63,6 +66,7 @@ impl Upstream {
         Upstream {
             url,
             name: String::new(),
+            each_address: false,
             weight: 1,
             ranks: 1,
             rank: None,
@@ -98,6 +102,9 @@ impl Upstream {
                 "`kv_replay` and `kv_topic` go with a `kv_events` that says where; \"{}\" is told all three",
                 String::from(self.kv_events.clone())
             ));
+        }
+        if self.each_address && matches!(self.kv_events, KvEvents::At(_)) {
+            return Err("`kv_events` says where one engine's are, and `each_address` that there are several: set it to \"auto\" or \"told\"".into());
         }
         let kv_replay = match &*self.kv_replay {
             "" => None,
@@ -269,6 +276,19 @@ impl From<Url> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_one_engine_tells_its_events_is_not_said_of_several() {
+        let one = Upstream::new("http://engines:8000".parse().unwrap());
+        let at = |each_address| {
+            let kv_events = KvEvents::At("tcp://engines:5557".parse().unwrap());
+            Upstream { each_address, kv_events, ..one.clone() }.kv_source()
+        };
+        assert!(at(false).is_ok() && at(true).unwrap_err().contains("`each_address`"));
+        for kv_events in [KvEvents::Auto, KvEvents::Told, KvEvents::Off] {
+            assert!(Upstream { each_address: true, kv_events, ..one.clone() }.kv_source().is_ok());
+        }
+    }
 
     #[test]
     fn urls_are_host_and_port() {

@@ -10,7 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Query, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Json};
 use axum::routing::{get, post};
 use serde::Deserialize;
@@ -53,7 +53,7 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
         .route("/explain", post(explain))
         .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, PATHS))
-        .layer(from_fn(gate::guard))
+        .layer(from_fn_with_state(Arc::clone(&state.keeper), gate::guard))
         .layer(from_fn_with_state(state.process, gate::send_on))
         .with_state(state);
     match tokio::net::TcpListener::from_std(listener) {

@@ -56,6 +56,10 @@ impl Edit {
     /// When it is about an engine that is not there.
     pub fn apply(&self, upstreams: &mut Vec<Upstream>) -> Result<(), Refused> {
         match self {
+            Edit::Add(upstream) if upstream.each_address => {
+                let why = "`each_address` is for the configuration; add each engine by its own address";
+                return Err(Refused::Wrong(why.into()));
+            }
             Edit::Add(upstream) => upstreams.push(upstream.clone()),
             Edit::Drain(name, drain) => {
                 let at = find(name, upstreams)?;

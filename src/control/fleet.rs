@@ -119,8 +119,17 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
+        let address = |fleet: &Fleet| fleet.members[at].now.as_ref().map(|tenancy| tenancy.address);
+        let before = address(self);
         self.members[at].looked_up(addresses);
-        self.seat(at, now)
+        let changed = self.seat(at, now);
+        let (engine, is_first) = (&*self.members[at].name, self.members[at].upstream.is_first());
+        if let (Some(from), Some(to), true) = (before, address(self), is_first)
+            && from != to
+        {
+            tracing::info!(engine, %from, %to, "engine's host name stands for another address: its next requests go there");
+        }
+        changed
     }
 
     /// A probe was answered with 200, or not. Tells what it changed, and whether shards must know.

@@ -1,15 +1,18 @@
 //! Who may ask the admin listener for what. A page in a browser on this machine reaches it as an operator does; what
 //! gives the page away is its origin, and the name under which it came where its own name servers led that name here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::keeper::Keeper;
+use crate::config::Cidr;
 use crate::publish::Process;
 
 /// Read under any name, as Prometheus and probes come by that of a service: they change nothing and show no request.
@@ -19,6 +22,8 @@ const NAMED: &str = "the admin listener is asked by IP address or as localhost; 
                      browser could have sent here, it answers GET of /metrics, /healthz and /readyz alone\n";
 const FOREIGN: &str = "the admin listener does what no page of another site asks for; ask it without a browser, \
                        such as with curl, or leave out `Origin` and `Sec-Fetch-Site`\n";
+const ELSEWHERE: &str = "from here the admin listener answers GET of /metrics, /healthz and /readyz alone; `admin_from` in \
+                         [serve] says from where it is asked for more\n";
 /// Asked with a body, it changes nothing.
 const EXPLAIN: &str = "/explain";
 const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
@@ -44,14 +49,24 @@ fn is_read(method: &Method) -> bool {
 }
 
 /// Lets a request pass, or answers 403 and what to do.
-pub(super) async fn guard(request: Request, next: Next) -> Response {
-    match refusal(request.method(), request.uri(), request.headers()) {
+pub(super) async fn guard(
+    State(keeper): State<Arc<Keeper>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_believed = is_believed(peer.ip(), &keeper.config().serve.admin_from);
+    match refusal(request.method(), request.uri(), request.headers(), is_believed) {
         None => next.run(request).await,
         Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
     }
 }
 
-fn refusal(method: &Method, target: &Uri, fields: &HeaderMap) -> Option<&'static str> {
+fn is_believed(peer: IpAddr, from: &[Cidr]) -> bool {
+    from.iter().any(|peers| peers.contains(peer))
+}
+
+fn refusal(method: &Method, target: &Uri, fields: &HeaderMap, is_believed: bool) -> Option<&'static str> {
     let reads = is_read(method);
     if reads && OPEN.contains(&target.path()) {
         return None;
@@ -61,7 +76,9 @@ fn refusal(method: &Method, target: &Uri, fields: &HeaderMap) -> Option<&'static
         || hosts.any(|host| !host.to_str().is_ok_and(|host| host.parse().is_ok_and(|host| is_no_name(&host))));
     // What a page of another site may read of an answer its browser decides, and decides against it.
     let foreign = !reads && (has_foreign_origin(fields) || is_cross_site(fields));
-    if named {
+    if !is_believed {
+        Some(ELSEWHERE)
+    } else if named {
         Some(NAMED)
     } else if foreign {
         Some(FOREIGN)
@@ -102,7 +119,23 @@ mod tests {
         for (name, value) in fields {
             map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
         }
-        refusal(&method.parse().unwrap(), &target.parse().unwrap(), &map)
+        refusal(&method.parse().unwrap(), &target.parse().unwrap(), &map, true)
+    }
+
+    #[test]
+    fn who_is_not_to_command_reads_metrics_and_probes_alone() {
+        let elsewhere = |method: &str, path: &str| {
+            let fields = HeaderMap::from_iter([(HOST, HeaderValue::from_static("10.0.0.7:9911"))]);
+            refusal(&method.parse().unwrap(), &path.parse().unwrap(), &fields, false)
+        };
+        OPEN.iter().for_each(|path| assert_eq!(elsewhere("GET", path), None, "{path}"));
+        for (method, path) in [("GET", "/endpoints"), ("GET", "/receipts"), ("POST", "/reload"), ("POST", "/metrics")] {
+            assert_eq!(elsewhere(method, path), Some(ELSEWHERE), "{method} {path}");
+        }
+        let from = ["127.0.0.1/32".parse().unwrap(), "::1".parse().unwrap()];
+        let believed =
+            ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.7"].map(|peer| is_believed(peer.parse().unwrap(), &from));
+        assert_eq!(believed, [true, true, true, false]);
     }
 
     #[test]

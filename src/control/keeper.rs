@@ -3,6 +3,7 @@
 mod caches;
 mod counted;
 mod doors;
+mod following;
 mod learning;
 mod leaving;
 mod reloads;
@@ -24,6 +25,7 @@ use super::answers::Answered;
 use super::fleet::{Fleet, Seated, Server, TICK};
 use super::health::{Failure, Turn};
 use super::member::Member;
+use super::named::Named;
 use super::names;
 use super::scrape::Reading;
 use super::truth::Ours;
@@ -36,6 +38,8 @@ use crate::fleet::EndpointId;
 use crate::publish::Published;
 use caches::{Hearings, Saving};
 use doors::Doors;
+pub(super) use following::begun_with;
+pub use following::engines;
 use said::{Unserved, say, say_asleep, say_moved};
 use taking::Taking;
 
@@ -99,6 +103,12 @@ impl Keeper {
         }
     }
 
+    /// One that follows these names.
+    pub(super) fn following(self, named: Named) -> Keeper {
+        self.taking.named.store(Arc::new(named));
+        self
+    }
+
     /// The configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.config.load_full()
@@ -109,9 +119,11 @@ impl Keeper {
         &self.access
     }
 
-    /// Looks up where all engines are, before any of them is needed.
+    /// Looks up where all engines are, before any of them is needed; names of several engines were looked up by then.
     pub async fn look_up(&self) {
-        for (place, addresses) in names::first_lookups(self.servers()).await {
+        let mut engines = self.servers();
+        engines.retain(|(_, engine)| !engine.each_address);
+        for (place, addresses) in names::first_lookups(engines).await {
             self.resolved(place, addresses);
         }
     }
@@ -327,9 +339,11 @@ pub(super) mod tests {
     pub(in crate::control) fn keeper(config: Config) -> Arc<Keeper> {
         let config = Arc::new(config);
         let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
+        let named = Named::of(&config, &Named::default());
         let published = Published::leak(fleet.snapshot());
         let access = Arc::new(AccessLog::new(Process::leak(1), published));
-        Arc::new(Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access))
+        let keeper = Keeper::new(config, fleet, Counters::leak(), Stats::leak(1), published, access);
+        Arc::new(keeper.following(named))
     }
 
     fn engine(name: &str, models: &[&str]) -> Upstream {

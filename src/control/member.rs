@@ -229,7 +229,7 @@ impl Member {
             tracing::warn!(
                 engine = &*self.name,
                 ?addresses,
-                "this engine's host name stands for several addresses, of which one is used at a time: each engine needs a name or an address of its own"
+                "this engine's host name stands for several addresses, of which one is used at a time: each engine needs a name or an address of its own, or its [[upstream]] `each_address = true`"
             );
         }
         self.addresses = addresses;

@@ -27,6 +27,7 @@ pub mod log;
 pub mod member;
 mod metrics;
 pub mod models;
+mod named;
 pub mod names;
 mod outlet;
 mod pools;
@@ -67,6 +68,7 @@ pub use caches::index_blocks;
 use fleet::Fleet;
 use forms::Forms;
 use keeper::Keeper;
+pub use keeper::engines;
 use reload::Source;
 use saved::{Saved, Unusable};
 pub use unserved::unserved;
@@ -200,7 +202,8 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
     let (address, process) = (admin.local_addr()?, setup.process);
     let (legacy, bequest) = (Some(admin.try_clone()?.into()), Arc::clone(&setup.bequest));
-    let keys = keys::of_all(&setup.config)?;
+    let (named, config, keys) = runtime.block_on(keeper::begun_with(&setup.config, keys::of_all(&setup.config)?));
+    let setup = Setup { config, ..setup };
     let forms = Arc::new(Forms::read(&setup.config).map_err(StartError::Form)?);
     forms.say();
     let mut fleet = Fleet::new(Arc::clone(&setup.config), keys, forms);
@@ -215,7 +218,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
         setup.published,
         Arc::clone(&access),
     );
-    let keeper = Arc::new(keeper);
+    let keeper = Arc::new(keeper.following(named));
     let (stop, stopped) = oneshot::channel();
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
@@ -268,6 +271,8 @@ const GLANCE: Duration = Duration::from_millis(5);
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
     lasting::spawn("outcomes", setup.process, Arc::clone(keeper).watch_outcomes());
+    let following = Arc::clone(keeper);
+    lasting::spawn_anew("names", move || Arc::clone(&following).follow_names());
     lasting::spawn("engines that leave", setup.process, Arc::clone(keeper).watch_leaving());
     lasting::spawn("what is wanting", setup.process, Arc::clone(keeper).say_wanting(Arc::clone(&setup.source)));
     lasting::spawn("watchdog", setup.process, service::feed_watchdog(setup.process, setup.stats));

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -34,11 +35,11 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
     // An error is a semaphore that was closed, which nobody does.
     while let Ok(seat) = Arc::clone(&seats).acquire_owned().await {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 if want.over() {
                     tracing::info!("the admin listener takes connections again");
                 }
-                let router = router.clone();
+                let router = router.clone().layer(Extension(ConnectInfo(peer)));
                 tokio::spawn(async move {
                     answer(stream, router).await;
                     drop(seat);

@@ -130,7 +130,7 @@ impl Watch {
 
     async fn resolve(self) {
         let upstream = &self.upstream;
-        if upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
+        if upstream.each_address || upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
         let mut said = false;

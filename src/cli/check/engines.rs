@@ -14,7 +14,7 @@ use crate::config::{Config, Health, Upstream};
 use crate::control::client::{self, Answer, Call, CallError, Client};
 use crate::control::models::{self, Learnt};
 use crate::control::scrape::{EngineKind, Page, Reading};
-use crate::control::{keys, names, unserved};
+use crate::control::{self, keys, names, unserved};
 
 /// An engine may be busy, and `check` is in no hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,8 +27,12 @@ const PROMPT_WORDS: usize = 200;
 pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
     runtime()?.block_on(async {
         let check = |upstream: &Upstream| tokio::spawn(engine(upstream.clone(), config.health.clone()));
-        let checks: Vec<_> = config.upstream.iter().map(check).collect();
         let mut found = Vec::new();
+        let engines = control::engines(config).await.unwrap_or_else(|why| {
+            found.push(Finding::wrong("engines", why));
+            config.upstream.clone()
+        });
+        let checks: Vec<_> = engines.iter().map(check).collect();
         let mut lengths = Vec::new();
         let mut ids = Some(HashSet::new());
         for check in checks {
@@ -110,7 +114,7 @@ fn shared(name: &str, host: &str, addresses: &[SocketAddr]) -> Option<Finding> {
         let all: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
         let all = all.join(", ");
         format!(
-            "{host} stands for {all}, of which one is used at a time; name each engine by a name or an address of its own"
+            "{host} stands for {all}, of which one is used at a time; name each engine by a name or an address of its own, or set `each_address = true`"
         )
     };
     names::is_shared(addresses).then(|| Finding::advice(name, words()))

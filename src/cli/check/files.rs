@@ -16,22 +16,28 @@ const OF_THE_UNIT: [(&str, &str); 2] =
 /// Where it keeps keys for the unit. Mostly its process alone sees them, not what the unit runs before a reload
 /// (systemd#35227), whatever the variables say.
 pub(in crate::cli) const CREDENTIALS: &str = "/run/credentials";
+/// There where systemd runs (sd_booted(3)): in a container no unit has any of these folders.
+const SYSTEMD: &str = "/run/systemd/system";
 /// Names the unit's own folder there.
 const FOLDER: &str = "CREDENTIALS_DIRECTORY";
 
 /// Those that cannot be opened.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let (mut found, booted) = (Vec::new(), Path::new(SYSTEMD).is_dir());
     for upstream in &config.upstream {
         if let Err(why) = keys::of(upstream) {
-            found.push(unless_of_the_unit(&upstream.api_key_file, Finding::wrong(upstream.label(), why.to_string())));
+            found.push(unless_of_the_unit(
+                &upstream.api_key_file,
+                Finding::wrong(upstream.label(), why.to_string()),
+                booted,
+            ));
         }
     }
     if let Access::File(path) = &config.log.access
         && let Err(error) = writable(path)
     {
         let words = format!("{}; `access` in [log] says where to", unwritten(path, &error));
-        found.push(unless_of_the_unit(path, Finding::wrong("access log", words)));
+        found.push(unless_of_the_unit(path, Finding::wrong("access log", words), booted));
     }
     let path = &config.control.caches_file;
     if path.as_os_str().is_empty() {
@@ -42,7 +48,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
             "{}: a restart begins with cold caches; `caches_file` in [control] says where to",
             unwritten(path, &error)
         );
-        found.push(unless_of_the_unit(path, Finding::advice("caches file", words)));
+        found.push(unless_of_the_unit(path, Finding::advice("caches file", words), booted));
     }
     found
 }
@@ -64,11 +70,11 @@ fn is_shown(path: &Path, folder: Option<&Path>) -> bool {
     folder.is_some_and(|folder| path.starts_with(folder) && folder.read_dir().is_ok())
 }
 
-/// What only the unit can open is no fault where it is looked at by hand.
-fn unless_of_the_unit(path: &Path, finding: Finding) -> Finding {
+/// What only the unit can open is no fault where it is looked at by hand. `booted`: by systemd.
+fn unless_of_the_unit(path: &Path, finding: Finding, booted: bool) -> Finding {
     let by_hand = |(folder, variable): &(&str, &str)| path.starts_with(folder) && env::var_os(variable).is_none();
     let kept = path.starts_with(CREDENTIALS) && !is_shown(path, env::var_os(FOLDER).as_deref().map(Path::new));
-    if !kept && !OF_THE_UNIT.iter().any(by_hand) {
+    if !booted || !kept && !OF_THE_UNIT.iter().any(by_hand) {
         return finding;
     }
     let words = format!(
@@ -137,8 +143,13 @@ mod tests {
     #[test]
     fn what_is_the_units_is_not_held_against_who_looks_by_hand() {
         let path = Path::new("/run/credentials/warmfront.service/none");
-        assert_eq!(unless_of_the_unit(path, Finding::wrong("x", "y")).weight, Weight::Good);
-        assert_eq!(unless_of_the_unit(Path::new("/srv/none"), Finding::wrong("x", "y")).weight, Weight::Wrong);
+        let weight = |path: &Path, booted| unless_of_the_unit(path, Finding::wrong("x", "y"), booted).weight;
+        assert_eq!(weight(path, true), Weight::Good);
+        assert_eq!(weight(Path::new("/srv/none"), true), Weight::Wrong);
+        // In a container there is no unit that sees more.
+        for path in [path, Path::new("/var/lib/warmfront/caches"), Path::new("/var/log/warmfront/access.log")] {
+            assert_eq!(weight(path, false), Weight::Wrong, "{}", path.display());
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) fn findings(config: &Config, placement: &Placement, ports: bool) -> V
     found.push(memory(&config.limits, placement.shards()));
     found.extend(index(config));
     found.push(Finding::good("scan", format!("bodies are scanned on {}", scan::kernel_name())));
-    found.extend(admin_is_open(config.serve.admin).map(|words| Finding::advice("admin", words)));
+    found.extend(admin_is_open(&config.serve).map(|words| Finding::advice("admin", words)));
     if ports {
         found.extend(listeners(&config.serve.listen, config.serve.admin));
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -12,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Keeper;
+use super::following::first_named;
 use super::reloads::{Reloads, UnderWay};
 use crate::config::{Config, Log, Upstream};
 use crate::control::access::{AccessLog, Prepared};
@@ -19,6 +21,7 @@ use crate::control::edit::{self, Edit, Edits, Refused, Since};
 use crate::control::forms::Forms;
 use crate::control::keys::{self, Keys};
 use crate::control::member::Member;
+use crate::control::named::Named;
 use crate::control::reload::{Changes, Source};
 use crate::control::{acquaintance, lasting, names};
 use crate::exchange::Rules;
@@ -29,10 +32,14 @@ pub(super) struct Taking {
     /// What the process was started with: some of it lasts until it ends.
     started: Arc<Config>,
     /// The configuration as it was read last, without edits.
-    read: ArcSwap<Config>,
+    pub(super) read: ArcSwap<Config>,
+    /// The names in it of which each address is an engine, and what they stand for.
+    pub(super) named: ArcSwap<Named>,
+    /// How many of them were not followed when they were looked up last.
+    pub(super) unfollowed: AtomicUsize,
     /// Held by who puts another configuration in the place of the one in use, from the look at that until it is
     /// replaced; nobody who holds it waits for a disk.
-    changing: tokio::sync::Mutex<()>,
+    pub(super) changing: tokio::sync::Mutex<()>,
     /// Held by who reads the configuration and its files, for as long as disks take, and on until that is in use: who
     /// asked first is taken first.
     reading: Arc<tokio::sync::Mutex<()>>,
@@ -51,6 +58,8 @@ impl Taking {
     pub(super) fn new(started: Arc<Config>) -> Taking {
         Taking {
             read: ArcSwap::from(Arc::clone(&started)),
+            named: ArcSwap::default(),
+            unfollowed: AtomicUsize::new(0),
             started,
             changing: tokio::sync::Mutex::default(),
             reading: Arc::default(),
@@ -70,7 +79,7 @@ struct Read {
 }
 
 /// What else files say that the configuration names.
-struct FromFiles {
+pub(super) struct FromFiles {
     forms: Forms,
     /// Where the access log goes, if that is another place.
     access: Option<Prepared>,
@@ -127,7 +136,10 @@ impl Keeper {
     /// A fault of ours in there is told to who asked, like whatever else is wrong: he waits for an end of it, as do
     /// metrics and the service manager. What of it was taken by then goes on as any other fleet does: shards have it,
     /// and who is in it is watched.
-    async fn unless_broken<T>(self: &Arc<Self>, taking: impl Future<Output = Result<T, String>>) -> Result<T, Refused> {
+    pub(super) async fn unless_broken<T>(
+        self: &Arc<Self>,
+        taking: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, Refused> {
         if let Some(outcome) = lasting::caught(taking).await {
             return outcome.map_err(Refused::Wrong);
         }
@@ -151,8 +163,12 @@ impl Keeper {
         let (read, _kept) = reading.await.map_err(|error| error.to_string())?;
         let Read { config, keys, files } = read?;
         files.forms.say();
-        let read = Arc::new(config);
+        let named = first_named(&config, &self.taking.named.load_full()).await;
         let _changing = self.taking.changing.lock().await;
+        // By what was followed meanwhile.
+        let named = named.renewed(&self.taking.named.load());
+        let (config, keys) = named.expanded(config, &keys)?;
+        let read = Arc::new(config);
         let (config, keys) = self.edited_since(asked, &read, &keys);
         let undone = edit::undone(&self.taking.read.load().upstream, &self.config().upstream, &config.upstream);
         let changes = Changes { undone, ..self.take(config, keys, Some(files)).await? };
@@ -160,6 +176,7 @@ impl Keeper {
         // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
         source.in_use(&read);
         self.taking.read.store(read);
+        self.taking.named.store(Arc::new(named));
         self.taking.taken.notify_one();
         Ok(changes)
     }
@@ -205,7 +222,7 @@ impl Keeper {
 
     /// The key of the engine that is added, where there is one: read by a thread of its own, and by one at a time,
     /// since disks may not answer.
-    async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {
+    pub(super) async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {
         match edit {
             Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}
             _ => return Ok(None),
@@ -218,7 +235,7 @@ impl Keeper {
     }
 
     /// Without `files` all that they say stays as it is.
-    async fn take(
+    pub(super) async fn take(
         self: &Arc<Self>,
         config: Arc<Config>,
         keys: Keys,
@@ -230,7 +247,7 @@ impl Keeper {
         // Before anything changes: a snapshot of engines without addresses would refuse every request.
         let before: Vec<Upstream> = self.fleet().members().iter().map(|member| member.upstream.clone()).collect();
         let is_known = |rank: Upstream| before.iter().any(|known| known.is_same(&rank));
-        let new = config.upstream.iter().filter(|upstream| !upstream.each_rank().all(is_known));
+        let new = config.upstream.iter().filter(|one| !one.each_address && !one.each_rank().all(is_known));
         let addresses = names::first_lookups(new.map(|upstream| (upstream.server(), upstream.clone())).collect()).await;
         let lists = acquaintance::first_lists(&config, &keys, &addresses).await;
         let now = Instant::now();

@@ -96,6 +96,11 @@ impl Collected {
                 "Keys of the configuration that stay as they were until a restart",
                 reloads.restart_wanted() as f64,
             ),
+            (
+                "host_names_unfollowed",
+                "Host names with each_address whose engines are those of before, since name servers tell none that can be taken",
+                self.0.keeper.unfollowed_names() as f64,
+            ),
         ] {
             Family::new(out, name, help, MetricType::Gauge)?.gauge(vec![], value)?;
         }

@@ -1,0 +1,231 @@
+//! Engines that come and go behind names of which each address is one of them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Keeper;
+use crate::config::{Config, Upstream};
+use crate::control::edit::{Edit, Refused};
+use crate::control::keys::{self, Keys};
+use crate::control::named::Named;
+use crate::control::names;
+use crate::control::reload::Changes;
+
+/// Longest time between two look-ups: a pod that is told to end leaves its name at once, and ends soon after.
+const OFTEN: Duration = Duration::from_secs(5);
+/// Between two look-ups of a name that had no address yet.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The names of a configuration that is to be taken: of those that were not known before, what they stand for.
+pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> Named {
+    let mut named = Named::of(config, before);
+    let unknown = named.unknown().map(|name| (name.clone(), name.clone())).collect();
+    for (name, addresses) in names::first_lookups(unknown).await {
+        named.stands_for(&name, addresses);
+    }
+    named
+}
+
+/// A configuration as a process begins with it, with the engines of its names, and the keys of all. Where these make it
+/// wrong the names stand for themselves, one engine each, until they can be followed.
+pub(in crate::control) async fn begun_with(config: &Arc<Config>, keys: Keys) -> (Named, Arc<Config>, Keys) {
+    let named = first_named(config, &Named::default()).await;
+    match named.expanded((**config).clone(), &keys) {
+        Ok((config, keys)) => (named, Arc::new(config), keys),
+        Err(why) => {
+            tracing::warn!(why, "cannot follow host names: each is one engine until this changes");
+            (Named::of(config, &Named::default()), Arc::clone(config), keys)
+        }
+    }
+}
+
+/// The engines of a configuration, those of its names as they are told now.
+///
+/// # Errors
+/// What is wrong with these, in words.
+pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
+    let named = first_named(config, &Named::default()).await;
+    named.expanded(config.clone(), &[]).map(|(config, _)| config.upstream)
+}
+
+impl Keeper {
+    /// Has the fleet follow all such names, for ever.
+    pub async fn follow_names(self: Arc<Self>) {
+        // Why each was not followed when it was looked up last.
+        let mut said: HashMap<String, String> = HashMap::new();
+        loop {
+            let named = self.taking.named.load_full();
+            let every = Duration::from_millis(self.config().control.resolve_interval_ms).min(OFTEN);
+            sleep(if named.unknown().next().is_some() { AGAIN.min(every) } else { every }).await;
+            let look_up = |name: &Upstream| {
+                let asked = name.clone();
+                (name.clone(), tokio::spawn(async move { names::lookup(&asked).await }))
+            };
+            let lookups: Vec<_> = named.names().map(look_up).collect();
+            for (name, lookup) in lookups {
+                let found = lookup.await.unwrap_or_else(|error| Err(error.to_string()));
+                let followed = match found {
+                    Ok(addresses) => self.stands_for(&name, addresses).await.map_err(|why| why.to_string()),
+                    Err(why) => Err(why),
+                };
+                let is_known = !self.taking.named.load().addresses(&name).is_empty();
+                say(&name.label(), followed, is_known, &mut said);
+            }
+            let named = self.taking.named.load_full();
+            said.retain(|name, _| named.names().any(|known| known.label() == *name));
+            self.taking.unfollowed.store(said.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// How many such names are not followed, whose engines are those of before.
+    pub fn unfollowed_names(&self) -> usize {
+        self.taking.unfollowed.load(Ordering::Relaxed)
+    }
+
+    /// A name stands for these addresses: the engines there that are new come, and those that are no longer among them
+    /// finish what they have. `None`: nothing is to be changed. What was changed by hand of others stays as it is.
+    ///
+    /// # Errors
+    /// Why these cannot be followed; nothing has changed then, unless a fault of ours broke it off.
+    pub(super) async fn stands_for(
+        self: &Arc<Self>,
+        name: &Upstream,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Option<Changes>, Refused> {
+        let known = self.taking.named.load_full();
+        let mut named = (*known).clone();
+        if !known.names().any(|known| known.is_same(name)) {
+            // The configuration has it no longer.
+            return Ok(None);
+        }
+        if !named.stands_for(name, addresses) {
+            return Err(Refused::Wrong("it has no address of the family that its engines have".into()));
+        }
+        let (before, after) = (known.engines(name), named.engines(name));
+        let Some(one) =
+            after.iter().find(|one| !before.contains(one)).or(before.iter().find(|one| !after.contains(one)))
+        else {
+            return Ok(None);
+        };
+        // Before others have to wait for this one.
+        let key = self.added_key(&Edit::Add(one.clone())).await?;
+        let _alone = self.taking.changing.lock().await;
+        if !Arc::ptr_eq(&known, &self.taking.named.load()) {
+            // Another configuration came, which has looked for itself.
+            return Ok(None);
+        }
+        let follow = |config: &Config| {
+            let mut upstream = config.upstream.clone();
+            replace(&mut upstream, &before, &after);
+            Config { upstream, ..config.clone() }
+        };
+        let config = follow(&self.config()).checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
+        let keys = keys::known(&config, self.fleet().members(), key.as_ref());
+        let changes = self.unless_broken(self.take(Arc::new(config), keys, None)).await?;
+        self.taking.read.store(Arc::new(follow(&self.taking.read.load())));
+        self.taking.named.store(Arc::new(named));
+        Ok(Some(changes))
+    }
+}
+
+/// Has the engines of a name in a list be those of `after`, in its order. Who was taken out by hand is not put back,
+/// and who stays stays as it was changed.
+fn replace(upstreams: &mut Vec<Upstream>, before: &[Upstream], after: &[Upstream]) {
+    let is_in = |list: &[Upstream], one: &Upstream| list.iter().any(|other| other.is_same(one));
+    let place = upstreams.iter().position(|one| is_in(before, one)).unwrap_or(upstreams.len());
+    let (there, others): (Vec<_>, Vec<_>) = upstreams.drain(..).partition(|one| is_in(before, one));
+    let engine = |one: &Upstream| match there.iter().find(|known| known.is_same(one)) {
+        Some(known) => Some(known.clone()),
+        None => (!is_in(before, one) && !is_in(&others, one)).then(|| one.clone()),
+    };
+    let now: Vec<Upstream> = after.iter().filter_map(engine).collect();
+    *upstreams = others;
+    upstreams.splice(place..place, now);
+}
+
+/// Each change, and each reason for none once. `is_known`: it has engines.
+fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, said: &mut HashMap<String, String>) {
+    match followed {
+        Ok(changes) => {
+            said.remove(name);
+            if let Some(Changes { added, removed, .. }) = changes {
+                tracing::info!(name, ?added, ?removed, "a host name stands for other engines");
+            }
+        }
+        Err(why) if said.get(name) != Some(&why) => {
+            match is_known {
+                true => tracing::warn!(name, why, "cannot follow a host name: the engines that it stood for last stay"),
+                false => tracing::warn!(name, why, "cannot look up a host name: no engine of its is known yet"),
+            }
+            said.insert(name.to_owned(), why);
+        }
+        Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::keeper::tests::keeper;
+    use crate::control::reload::Source;
+    use crate::control::tests::config_of;
+
+    fn name() -> Upstream {
+        Upstream { each_address: true, ..Upstream::new("http://engines.invalid:1".parse().unwrap()) }
+    }
+
+    fn at(last: u8) -> SocketAddr {
+        ([127, 0, 0, last], 1).into()
+    }
+
+    #[derive(Debug)]
+    struct AsBefore;
+
+    impl Source for AsBefore {
+        fn load(&self) -> Result<Config, String> {
+            Ok(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]))
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {}
+    }
+
+    /// As a rolling update does: engines come, others go, and who is there all the time keeps its place and slot.
+    #[tokio::test(flavor = "current_thread")]
+    async fn engines_come_and_go_with_the_addresses_of_their_name() {
+        let keeper = keeper(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]));
+        keeper.look_up().await;
+        let labels = || keeper.config().upstream.iter().map(Upstream::label).collect::<Vec<_>>();
+        let slot = |label: &str| {
+            let fleet = keeper.fleet();
+            fleet
+                .members()
+                .iter()
+                .find(|member| &*member.name == label)
+                .and_then(|member| Some(member.now.as_ref()?.id))
+        };
+        let changes = keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap().unwrap();
+        assert_eq!((changes.added.len(), &changes.removed[..]), (2, &["engines.invalid:1".to_owned()][..]));
+        assert_eq!(labels(), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.9:1"]);
+        let (stays, beside) = (slot("127.0.0.2:1"), slot("127.0.0.9:1"));
+        assert!(stays.is_some() && beside.is_some());
+        assert_eq!(keeper.stands_for(&name(), vec![at(2), at(1)]).await, Ok(None));
+        keeper.edit(&Edit::Remove("127.0.0.1:1".into())).await.unwrap();
+        keeper.stands_for(&name(), vec![at(1), at(2), at(3)]).await.unwrap();
+        assert_eq!(labels(), ["127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"], "who was removed by hand stays away");
+        keeper.stands_for(&name(), vec![at(2), at(4)]).await.unwrap();
+        assert_eq!(labels(), ["127.0.0.2:1", "127.0.0.4:1", "127.0.0.9:1"]);
+        assert_eq!((slot("127.0.0.2:1"), slot("127.0.0.9:1")), (stays, beside));
+        assert!(keeper.stands_for(&name(), vec!["[::1]:1".parse().unwrap()]).await.is_err());
+        assert_eq!(labels().len(), 3, "a name that tells nothing of use changes nothing");
+        let source: Arc<dyn Source> = Arc::new(AsBefore);
+        let changes = keeper.reload(&source, keeper.ask()).await.unwrap();
+        assert_eq!((changes, labels().len()), (Changes::default(), 3), "the same file stands for the same");
+    }
+}
