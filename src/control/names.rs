@@ -12,6 +12,9 @@ use crate::resolver;
 /// Longest wait for name servers before shards begin without the engines they know.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
+/// Most addresses that the C library tells of a name, and leaves out the others without a word: musl's MAXADDRS.
+const TOLD_MAX: usize = if cfg!(target_env = "musl") { 48 } else { usize::MAX };
+
 /// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for
 /// later.
 pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Vec<(P, Vec<SocketAddr>)> {
@@ -34,8 +37,21 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
 /// another than one that is dead would find its twin behind it.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     let host = &upstream.url.host;
-    let found = resolver::addresses(host, upstream.url.port).await;
-    usable(host, found.map_err(|error| format!("{host}: {error}"))?.into_iter())
+    let found = resolver::addresses(host, upstream.url.port).await.map_err(|error| format!("{host}: {error}"))?;
+    if upstream.each_address {
+        all_told(host, found.len(), TOLD_MAX)?;
+    }
+    usable(host, found.into_iter())
+}
+
+/// Engines that are left out, others at each look-up, would come and go.
+fn all_told(host: &str, found: usize, most: usize) -> Result<(), String> {
+    let words = || {
+        format!(
+            "{host} has {found} addresses or more, and this program's C library tells no more of a name: take one that is linked with glibc"
+        )
+    };
+    if found < most { Ok(()) } else { Err(words()) }
 }
 
 /// Those that can be asked: no request names an address of one link with its interface,
@@ -73,6 +89,13 @@ mod tests {
         let [a, b] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 8000)));
         assert_eq!(each_once([a, a, b, a].into_iter()), [a, b]);
         assert_eq!(each_once([b, a, b].into_iter()), [b, a], "in the resolver's order");
+    }
+
+    #[test]
+    fn who_may_be_told_in_part_is_not_followed() {
+        assert_eq!(all_told("engines", 47, 48), Ok(()));
+        assert!(all_told("engines", 48, 48).unwrap_err().starts_with("engines has 48 addresses or more"));
+        assert_eq!(all_told("engines", 4_096, usize::MAX), Ok(()), "glibc tells all");
     }
 
     /// As a name is told by multicast.
