@@ -7,6 +7,7 @@ use super::event::{Context, Side};
 use crate::counters::stats::Count;
 use crate::http::reply::{self, ErrorReply};
 use crate::http::{Cause, Fault, Refusal, Shape, ToClient};
+use crate::scan::Api;
 
 /// Seconds after which a client may try again what was refused for load or want of an endpoint.
 const RETRY_AFTER: &str = "1";
@@ -123,13 +124,22 @@ pub(super) fn read_only(path: &[u8]) -> Refused {
 
 /// A path that is not let through.
 pub(super) fn unknown_path(path: &[u8]) -> Refused {
-    // Nothing that an operator could write would open such a one: an engine decodes it before it looks it up.
-    let why: &[u8] = match path.contains(&b'%') {
-        true => b". Percent-encoded bytes do not pass: an engine could take the path for another.",
-        false => b". An operator may open it with serve.paths.",
+    // What an operator could write would open none of the first three: an engine decodes such a path before it looks it
+    // up, and has none of the others.
+    let why: &[u8] = match path {
+        _ if path.contains(&b'%') => b". Percent-encoded bytes do not pass: an engine could take the path for another.",
+        _ if path.windows(2).any(|pair| pair == b"//") => b". A slash stands twice in it.",
+        _ if lacks_version(path) => b". It is served below /v1, with which a base URL is to end.",
+        _ => b". An operator may open it with serve.paths.",
     };
     let message = [b"No such path here: ", path, why].concat();
     Refused { message: Some(message.into()), ..Refusal::new(404, Cause::BadTarget, "").into() }
+}
+
+/// Whether SDKs ask for it whose base URL lacks `/v1`.
+fn lacks_version(path: &[u8]) -> bool {
+    let others: [&[u8]; 2] = [b"/models", b"/audio/"];
+    Api::of_path(&[b"/v1", path].concat()) != Api::Other || others.iter().any(|other| path.starts_with(other))
 }
 
 /// Counts and composes the answer.

@@ -135,11 +135,10 @@ impl Exchange {
     }
 
     /// Whether nobody can be chosen without the model, and it has not been seen: clients may write it behind their
-    /// messages. Behind a file it is waited for no longer than for anything else: a form may do without.
+    /// messages, and in a form behind the file.
     fn misses_model(&self, snapshot: &Snapshot) -> bool {
         let is_unseen = |facts: &Facts| facts.model().is_none() && !facts.model_over();
-        let scan = self.upload.scan.as_ref().filter(|scan| !scan.is_form());
-        let unseen = scan.is_some_and(|scan| is_unseen(scan.facts()));
+        let unseen = self.upload.scan.as_ref().is_some_and(|scan| is_unseen(scan.facts()));
         unseen && snapshot.needs.contains(Needs::MODEL)
     }
 

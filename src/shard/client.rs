@@ -12,8 +12,9 @@ use crate::slots::Key;
 /// Most heads of one client that are read in a row: answering them here takes no engine, so nothing else would stop it.
 const HEADS_MAX: u32 = 16;
 
-/// How long after its accept a connection may still send its first request, even if a drain begins.
-const FIRST_WITHIN: Micros = 1_000_000;
+/// How long after its accept a connection may still send its first request, and the next one after a reply, even if a
+/// drain begins.
+const ASKS_WITHIN: Micros = 1_000_000;
 
 /// One client connection.
 pub(super) struct Client {
@@ -36,8 +37,10 @@ pub(super) struct Client {
     /// When it took some of what waits for it, at the earliest, and what it had acknowledged at the last look.
     pub took: Micros,
     pub acknowledged: Option<u64>,
-    /// Until then its first request may be on its way; 0 once that has come.
+    /// Until then its first request may be on its way, or the next one; 0 once that has come.
     pub awaited_until: Micros,
+    /// It has sent a request: who has not comes first where there is no room for both.
+    pub has_asked: bool,
     /// FIN was received.
     pub ended: bool,
     /// After the last reply.
@@ -79,6 +82,7 @@ impl Client {
             self.took = now;
         }
         self.deadline = now + 1_000 * if self.full { look_ms } else { wait_ms };
+        self.awaited_until = now + ASKS_WITHIN;
     }
 
     pub(super) fn due(&self) -> Micros {
@@ -105,7 +109,8 @@ impl<D: Driver> Shard<D> {
             full: false,
             took: 0,
             acknowledged: None,
-            awaited_until: self.desk.now + FIRST_WITHIN,
+            awaited_until: self.desk.now + ASKS_WITHIN,
+            has_asked: false,
             ended: false,
             lingering: None,
             deadline,
@@ -218,13 +223,13 @@ impl<D: Driver> Shard<D> {
             }
             Some(Opened::Partial) => None,
             Some(Opened::Answered(consumed)) => {
-                (client.head_since, client.awaited_until) = (None, 0);
+                (client.head_since, client.awaited_until, client.has_asked) = (None, 0, true);
                 self.drive(key, input);
                 Some(consumed)
             }
             Some(Opened::Exchange(consumed, exchange)) => {
                 let body_follows = exchange.reads_request() && consumed < all;
-                (client.head_since, client.awaited_until) = (None, 0);
+                (client.head_since, client.awaited_until, client.has_asked) = (None, 0, true);
                 client.exchange = Some(exchange);
                 self.drive(key, input);
                 if !body_follows {
@@ -278,7 +283,8 @@ impl<D: Driver> Shard<D> {
         } else if self.sends_away && client.has_nothing_ahead() {
             self.exchange_over(key, Ending::Linger);
         } else {
-            client.deadline = self.desk.now + self.desk.rules.limits.keep_alive_timeout_ms * 1_000;
+            let limits = &self.desk.rules.limits;
+            client.wait(self.desk.now, limits.client_look_ms(), limits.keep_alive_timeout_ms);
             self.arm(key);
             self.serve_read_ahead(key);
         }

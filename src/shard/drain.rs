@@ -1,6 +1,7 @@
 //! The end of a shard: it takes what waits at its listeners, closes them, and serves its clients until they leave, or
 //! have had their time.
 
+use super::client::Client;
 use super::{HEARTBEAT, Shard};
 use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
@@ -45,11 +46,13 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
-    /// connection, which a close here would reset.
+    /// connection, which a close here would reset. It would what is on its way, too: who was answered a moment ago may
+    /// ask again, but not where others may wait for his place.
     fn close_idle_clients(&mut self) {
-        let now = self.desk.now;
+        let (now, others_wait) = (self.desk.now, !self.accepting);
         self.drain_look_at = now + DRAIN_LOOK;
-        for key in self.clients.keys_where(|client| client.is_idle() && now >= client.awaited_until) {
+        let is_awaited = |client: &Client| now < client.awaited_until && !(others_wait && client.has_asked);
+        for key in self.clients.keys_where(|client| client.is_idle() && !is_awaited(client)) {
             let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
             if is_quiet && !self.is_full(key) {
                 self.close_client(key);

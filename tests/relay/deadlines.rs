@@ -482,6 +482,39 @@ fn what_has_come_is_answered() -> bool {
     true
 }
 
+/// Who has just been answered may have sent the next request already: a pool keeps its connection busy.
+#[test]
+fn draining_waits_for_who_has_just_asked() {
+    in_one_of(3, "all ask while they are waited for", true, who_has_just_asked_is_waited_for);
+}
+
+fn who_has_just_asked_is_waited_for() -> bool {
+    /// It does for a second.
+    const WELL_WITHIN: Duration = Duration::from_millis(800);
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.drain_timeout_ms = 20_000);
+    let request = post("/v1/chat/completions", "{}");
+    let mut clients: [Client; 8] = std::array::from_fn(|_| front.connect());
+    let begun = Instant::now();
+    assert!(clients.iter_mut().all(|client| client.ask(&request).status == 200));
+    front.drain();
+    // It looks every 50 ms who is idle.
+    pause(200);
+    let [idle, busy @ ..] = &mut clients;
+    busy.iter_mut().for_each(|client| client.send(&request));
+    if begun.elapsed() > WELL_WITHIN {
+        return false;
+    }
+    for client in busy {
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.closes()), (200, true));
+        assert_eq!(client.ends(), End::Fin);
+    }
+    assert_eq!(idle.ends(), End::Fin);
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waits for who asks nothing");
+    true
+}
+
 /// Those who wait for a place get those of the idle, whose connections end first.
 #[test]
 fn draining_answers_who_waits_for_a_place() {

@@ -56,12 +56,14 @@ fn a_form_goes_where_its_model_is_served() {
         let mut client = front.connect();
         let model = |name| field("model", name);
         for (name, text, engine) in [("llm", "llm's", 0), ("org/whisper", "whisper's", 1)] {
-            // openai-python writes fields before files, curl in the order in which they are given.
+            // openai-python writes fields before files, openai-node, curl and browsers in the order in which they are
+            // given: mostly the file first.
             for parts in [
                 [field("language", "en"), model(name), file(1_000)],
                 [file(1_000), model(name), field("language", "en")],
                 [file(HOLD - 1_000), model(name), Vec::new()],
                 [model(name), file(3 << 20), Vec::new()],
+                [file(3 << 20), model(name), Vec::new()],
             ] {
                 let body = form(&parts);
                 for request in uploads(PATH, &body) {
@@ -80,11 +82,11 @@ fn a_form_goes_where_its_model_is_served() {
     }
 }
 
-/// A form may do without a model, so that behind a long file none is waited for: what names none is for any engine.
+/// A form may do without a model, also behind a long file: what names none is for any engine.
 #[test]
 fn a_form_without_a_model_is_for_the_default() {
     let (_engines, front) = front(Policy::Warm);
-    let silent = [form(&[file(1_000)]), form(&[file(2 * HOLD), field("model", "org/whisper")]), b"rubbish".into()];
+    let silent = [form(&[file(1_000)]), form(&[file(2 * HOLD)]), b"rubbish".into()];
     let ask = |body: &[u8]| uploads(PATH, body).map(|request| front.ask(request).text());
     for body in &silent {
         assert_eq!(ask(body), ["llm's"; 2]);
@@ -104,7 +106,7 @@ fn a_form_without_a_model_is_for_the_default() {
 fn a_query_names_the_model_that_no_body_names() {
     let (_engines, front) = front(Policy::Warm);
     let ask = |request: &[u8]| front.ask(request).text();
-    let long = form(&[file(2 * HOLD), field("model", "llm")]);
+    let long = form(&[file(2 * HOLD)]);
     for body in [form(&[file(1_000)]), long, b"RIFF".into(), b"{}".into()] {
         for request in uploads(&format!("{PATH}?x=y&model=org%2Fwhisper"), &body) {
             assert_eq!(ask(&request), "whisper's");

@@ -194,7 +194,12 @@ fn refusals_say_whose_fault_it_is() {
         ("/pause?a=%20", "/pause. An operator may open it with serve.paths."),
         ("/v1/load_lora_adapter", "An operator may open it"),
         ("/v1/%6coad_lora_adapter", "Percent-encoded bytes"),
-        ("/v1//a", "serve.paths"),
+        ("/v1//a", "A slash stands twice in it."),
+        ("//v1/models", "//v1/models. A slash stands twice in it."),
+        ("/models", "/models. It is served below /v1"),
+        ("/messages?beta=true", "/messages. It is served below /v1"),
+        ("/audio/transcriptions", "It is served below /v1, with which a base URL is to end."),
+        ("/audio", "serve.paths"),
     ] {
         let reply = front.ask(get(path));
         assert!(reply.status == 404 && reply.text().contains(words), "{path}: {}", reply.text());
