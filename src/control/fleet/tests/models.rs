@@ -321,13 +321,19 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     serves(&mut fleet, 1, &["a"]);
     assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     assert!(!fleet.learnt(1, id, Err(ModelsError::Shape)));
-    // The next one wants another key: what it serves is not known, and it is asked for what nobody else serves.
-    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
-    assert_eq!(members(&mut fleet, b"a"), [0, 1], "the process that told them is there");
-    let id = returns(&mut fleet);
-    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
-    assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], [1]]);
-    assert!(!fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+    // The next one wants another key: what it serves is not known. Where it served what others do they are there for
+    // all that is named; where it alone served something, it is asked for what nobody else serves.
+    serves(&mut fleet, 0, &["a"]);
+    for (served, unlisted) in [(&["a"][..], [0]), (&["a", "b"], [1])] {
+        serves(&mut fleet, 1, served);
+        assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "the process that told them is there");
+        assert_eq!(returns(&mut fleet), id);
+        assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], unlisted], "{served:?}");
+        assert!(!fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], unlisted], "{served:?}");
+    }
     serves(&mut fleet, 1, &["a"]);
     assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     // At another address, and in another process that no probe missed.
