@@ -65,11 +65,12 @@ impl Fleet {
                 changed |= std::mem::take(&mut member.lists_others);
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
                 serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
-                (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
+                (before, member.models) = (member.models.take(), Some(learnt));
+                (member.models_doubted, member.models_anothers) = (false, false);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
-            // another key likewise.
-            Err(error) if member.models_doubted && (error.is_no_list() || is_locked) => {
+            // another key likewise. As long as it is the process that told them, it is our key that is wrong.
+            Err(error) if member.models_doubted && error.is_no_list() || member.models_anothers && is_locked => {
                 before = member.models.take();
                 serves_others = before.is_some();
                 changed |= serves_others;
@@ -86,7 +87,7 @@ impl Fleet {
         if let Some(tenancy) = member.now.as_mut().filter(|_| serves_others) {
             tenancy.truth.serves_another_model();
         }
-        if is_locked {
+        if is_locked && member.models.is_none() {
             // It is as known as if it had wanted that key from the first, and asked for what nobody is known to serve.
             // Not where others serve all that it did: what is named in another way is theirs, and they would get none.
             let served = before.iter().flat_map(|before| &before.cards).map(|card| &*card.id);
