@@ -54,6 +54,8 @@ pub struct Member {
     pub lock: Lock,
     /// Another process may answer there by now than the one that told its models.
     pub models_doubted: bool,
+    /// One does, as far as is known: of who was only silent for a while the next scrape tells whether it is the same.
+    pub models_anothers: bool,
     /// Who does has a list with none of the configured ids, of which that one had some.
     pub lists_others: bool,
     /// Why its models are not known.
@@ -203,6 +205,7 @@ impl Member {
             gave_way: false,
             models: None,
             models_doubted: false,
+            models_anothers: false,
             lists_others: false,
             lock: Lock::Unknown,
             models_error: None,
@@ -271,6 +274,12 @@ impl Member {
         let cards = self.models.iter().flat_map(|learnt| &learnt.cards);
         let adapters: HashSet<&str> = cards.filter(|card| card.is_adapter).map(|card| &*card.id).collect();
         self.known_ids().filter(move |id| !adapters.contains(id))
+    }
+
+    /// Another process answers there than the one that told its models, or one that cannot be told from another.
+    pub fn doubt_models(&mut self) {
+        self.models_doubted |= self.models.is_some();
+        self.models_anothers |= self.models.is_some();
     }
 
     /// Whether there is no list any more where an engine had told its models, or one of other models than those that

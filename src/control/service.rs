@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::keeper::Keeper;
 use super::{Setup, lasting};
-use crate::counters::stats::Stats;
+use crate::counters::stats::{Gauge, Stats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
@@ -58,7 +58,7 @@ impl Asked {
 /// Answers SIGTERM, SIGQUIT and SIGINT from now on: the first begins the drain, a second SIGINT ends the process. To be
 /// called within a runtime.
 pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>) {
-    let (process, counters, bequest) = (setup.process, setup.counters, Arc::clone(&setup.bequest));
+    let (process, counters, stats, bequest) = (setup.process, setup.counters, setup.stats, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
     lasting::spawn("SIGTERM", setup.process, async move {
         // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
@@ -82,10 +82,17 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping]);
             } else if interrupted && was_interrupted {
-                // Not those that have failed and are still counted as load.
+                // Not those that have failed and are still counted as load. Who has yet to send his request has no more
+                // than a connection.
                 let running = (0..ENDPOINTS_MAX as u16).map(|slot| u64::from(counters.loads().running(slot)));
-                let requests = running.sum::<u64>() + u64::from(counters.queue().waiting());
-                tracing::warn!(requests, "ends at once, by a second Ctrl-C, and cuts what it has");
+                let (at_engines, waiting) = (running.sum::<u64>(), counters.queue().waiting());
+                let connections = stats.gauge(Gauge::Connections);
+                tracing::warn!(
+                    at_engines,
+                    waiting,
+                    connections,
+                    "ends at once, by a second Ctrl-C, and cuts what it has"
+                );
                 std::process::exit(INTERRUPTED);
             } else {
                 let goes_on = match process.has_successor() {

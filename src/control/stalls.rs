@@ -186,7 +186,9 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
         if late >= PAUSE {
             seen.iter_mut().for_each(|seen| seen.unseen(late));
         }
-        if let Some((length, all)) = pause.look(late, stats.total(Count::StoodStill), stats.shards()) {
+        // In a drain shards end one by one.
+        let serving = process.shards().iter().filter(|shard| shard.phase() == Phase::Serving).count();
+        if let Some((length, all)) = pause.look(late, stats.total(Count::StoodStill), serving.max(1)) {
             say_paused(length, all);
         }
         if lateness.woke(late, now) {

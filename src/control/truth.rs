@@ -13,7 +13,7 @@ use crate::fleet::{EngineLoad, METHODS, Method};
 /// What we had sent to an engine while its `/metrics` was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ours {
-    /// Requests in flight there.
+    /// Requests in flight there, without those that have ended and stay charged.
     pub in_flight: u32,
     /// [`crate::fleet::Loads::several`], before it was asked.
     pub several: u32,

@@ -263,11 +263,24 @@ impl Admission {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes.wrapping_neg());
     }
 
-    /// It has ended, and stays in flight for choices alone: nobody is kept out by a cap for it.
+    /// It has ended, and stays in flight for choices alone: nobody is kept out by a cap for it, nor waits for room.
     pub fn stays_charged(&mut self) {
         if let Some(Cells { in_flight, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.charged) {
+            self.vacates();
             in_flight.charge();
             self.charged = true;
+        }
+    }
+
+    /// Its engine has nothing of it any more.
+    fn vacates(&mut self) {
+        let Some(Cells { resident, several, .. }) = self.counters.loads.cells(self.endpoint.slot) else { return };
+        if std::mem::take(&mut self.several) {
+            several.fetch_sub(1, Ordering::Relaxed);
+        }
+        let occupied = std::mem::take(&mut self.resident);
+        if occupied != 0 {
+            self.counters.lower(resident, occupied);
         }
     }
 
@@ -313,15 +326,8 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.computed();
-        let Some(Cells { resident, several, trial, .. }) = self.counters.loads.cells(self.endpoint.slot) else {
-            return;
-        };
-        if self.several {
-            several.fetch_sub(1, Ordering::Relaxed);
-        }
-        if self.resident != 0 {
-            self.counters.lower(resident, self.resident);
-        }
+        self.vacates();
+        let Some(Cells { trial, .. }) = self.counters.loads.cells(self.endpoint.slot) else { return };
         self.counters.release(self.endpoint.slot, self.charged);
         trial.leave(self.trial);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Mood};
 use crate::front::Front;
 use crate::tries::in_one_of;
 use crate::{DRIVERS, until};
@@ -57,4 +57,25 @@ fn that_the_process_stood_still_is_said_once_and_no_shard_is_blamed() {
     assert!(front.metric("warmfront_standstills_total") >= 2.0);
     assert_eq!(slept(), before, "for the same pause");
     assert_eq!(front.log().matches("stood still, and all").count(), 1);
+}
+
+/// A shard without clients ends before one that drains, and turns no more.
+#[test]
+fn that_the_process_stood_still_is_said_of_the_shards_that_are_left() {
+    let engine = Engine::start();
+    let front = Front::start("auto", &[engine.address], "[serve]\nshards = 2\n");
+    front.until_health(0, "up");
+    engine.becomes(Mood::TicksOn);
+    let mut stream = front.connect();
+    stream.ask();
+    stream.head();
+    front.terminate();
+    front.until_said("draining: no new connections");
+    std::thread::sleep(Duration::from_secs(1));
+    let process = Pid::from_raw(front.process().cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    kill_process(process, Signal::CONT).unwrap();
+    front.until_said("stood still, and");
+    assert!(front.has_said("the whole process stood still"), "{}", front.log());
 }

@@ -712,6 +712,28 @@ fn engine_that_is_told() -> (mpsc::Sender<()>, Engine) {
     (answer, engine)
 }
 
+/// It counts as load for a while, since it was answered at once: of the cache it takes nothing.
+#[test]
+fn what_was_refused_leaves_room_at_once() {
+    let (answer, engine) = engine_that_is_told();
+    let front = Front::with(&[engine.address], |options| {
+        options.settings.policy = Policy::Warm;
+        options.settings.queue = Queueing::On;
+        options.capacity_tokens = Some(1_000);
+        options.rules.limits.failed_charge_ms = 60_000;
+        options.rules.queue = QueueRules::from(&Config::default());
+    });
+    let stage = Stage { engine, front, answer };
+    let mut refused = stage.asks("refused", "authorization: Bearer unknown\r\n");
+    let mut next = stage.asks("next", "");
+    assert_eq!((stage.waiting(), stage.sent()), (1, 1));
+    assert_eq!(stage.next(), "next");
+    stage.answer.send(()).unwrap();
+    assert_eq!([&mut refused, &mut next].map(|client| client.reply().status), [401, 200]);
+    stage.front.until("one of them charged", |front| front.counters.in_flight(0) == 1);
+    assert_eq!(stage.front.counters.loads().running(0), 0);
+}
+
 /// What it computes is little, but where it has gone all that is held of it has to stay as well.
 #[test]
 fn what_fits_goes_before_what_is_held_and_does_not() {

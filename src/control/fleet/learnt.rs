@@ -47,6 +47,7 @@ impl Fleet {
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
         member.models_error = learnt.as_ref().err().map(ToString::to_string);
         let (mut before, mut serves_others) = (None, false);
+        let is_locked = learnt.as_ref().is_err_and(ModelsError::is_locked);
         match learnt {
             // Who takes ids that it does not list, as SGLang does, never listed them.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
@@ -64,15 +65,15 @@ impl Fleet {
                 changed |= std::mem::take(&mut member.lists_others);
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
                 serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
-                (before, member.models, member.models_doubted) = (member.models.take(), Some(learnt), false);
+                (before, member.models) = (member.models.take(), Some(learnt));
+                (member.models_doubted, member.models_anothers) = (false, false);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
-            // another key likewise, and is as known as if it had wanted that from the first.
-            Err(error) if member.models_doubted && (error.is_no_list() || error.is_locked()) => {
+            // another key likewise. As long as it is the process that told them, it is our key that is wrong.
+            Err(error) if member.models_doubted && error.is_no_list() || member.models_anothers && is_locked => {
                 before = member.models.take();
                 serves_others = before.is_some();
                 changed |= serves_others;
-                member.models_doubted &= !error.is_locked();
                 if serves_others && speaks {
                     tracing::warn!(
                         engine = %member.upstream.server(),
@@ -85,6 +86,14 @@ impl Fleet {
         }
         if let Some(tenancy) = member.now.as_mut().filter(|_| serves_others) {
             tenancy.truth.serves_another_model();
+        }
+        if is_locked && member.models.is_none() {
+            // It is as known as if it had wanted that key from the first, and asked for what nobody is known to serve.
+            // Not where others serve all that it did: what is named in another way is theirs, and they would get none.
+            let served = before.iter().flat_map(|before| &before.cards).map(|card| &*card.id);
+            let alone = !self.of_no_other(&self.members[at], served).is_empty();
+            let member = &mut self.members[at];
+            member.models_doubted &= !alone && member.upstream.models.is_empty();
         }
         if changed {
             self.answer = models::merged(&self.members);
@@ -124,18 +133,23 @@ impl Fleet {
         let Some(member) = self.member(place).filter(|member| member.upstream.models.is_empty()) else { return };
         let (now, were): (HashSet<&str>, HashSet<&str>) =
             (member.known_ids().collect(), before.cards.iter().map(|card| &*card.id).collect());
-        let mut went: Vec<&str> = before.cards.iter().map(|card| &*card.id).filter(|id| !now.contains(id)).collect();
+        let went: Vec<&str> = before.cards.iter().map(|card| &*card.id).filter(|id| !now.contains(id)).collect();
         let came: Vec<&str> = member.known_ids().filter(|id| !were.contains(id)).collect();
         let engine = &*member.upstream.server();
         if member.models.is_some() && went.len() + came.len() > 0 {
             tracing::info!(went = ?few(&went), came = ?few(&came), engine, "this engine serves other models than before");
         }
+        let gone = self.of_no_other(member, went.into_iter());
+        if !gone.is_empty() {
+            tracing::warn!(models = ?few(&gone), engine, "no engine is known to serve these models any more");
+        }
+    }
+
+    /// Those of these ids that no engine is known to serve, but for a server and its ranks.
+    fn of_no_other<'a>(&self, member: &Member, ids: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
         let theirs: HashSet<&str> = others.flat_map(Member::known_ids).collect();
-        went.retain(|id| !theirs.contains(id));
-        if !went.is_empty() {
-            tracing::warn!(models = ?few(&went), engine, "no engine is known to serve these models any more");
-        }
+        ids.filter(|id| !theirs.contains(id)).collect()
     }
 
     /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that

@@ -142,6 +142,7 @@ impl Fleet {
             tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
             return false;
         };
+        self.members[at].doubt_models();
         self.put(at, Tenancy::new(id, address, course, now), now);
         true
     }
@@ -149,7 +150,6 @@ impl Fleet {
     /// A member's endpoint is this one from now on; the one it had finishes what it has.
     fn put(&mut self, at: usize, next: Tenancy, now: Instant) {
         let (id, member) = (next.id, &mut self.members[at]);
-        member.models_doubted |= member.models.is_some();
         if member.now.is_some() {
             // Whoever watches it is to look there now.
             member.models_wanted.notify_one();

@@ -68,7 +68,7 @@ impl Fleet {
         self.caches.empty(id, tokens, token_bytes, unit);
         // It may serve others than the one before, and no failed probe tells of a restart that is quick.
         if let Some(member) = self.members.iter_mut().find(|member| member.place == place) {
-            member.models_doubted |= member.models.is_some();
+            member.doubt_models();
             member.models_wanted.notify_one();
         }
     }

@@ -8,7 +8,7 @@ impl Keeper {
     pub fn ours(&self, slot: u16) -> Ours {
         let loads = self.counters.loads();
         Ours {
-            in_flight: loads.in_flight(slot),
+            in_flight: loads.running(slot),
             several: loads.several(slot),
             dispatched: loads.dispatched(slot),
             resident: loads.resident(slot),
@@ -37,5 +37,27 @@ impl Keeper {
     /// First tokens of streams that came from an endpoint so far; compare with what was read before.
     pub fn first_tokens(&self, slot: u16) -> u64 {
         self.stats.first_tokens(slot).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::control::keeper::tests::keeper;
+    use crate::fleet::EndpointId;
+
+    /// Were those counted that have ended, as many of others' requests would be taken for ours.
+    #[test]
+    fn an_engine_has_nothing_of_what_stays_charged() {
+        let keeper = keeper(Config::default());
+        let id = EndpointId { slot: 3, generation: 1 };
+        let [mut ended, runs] = [(); 2].map(|()| keeper.counters.try_admit(id, None).unwrap());
+        ended.counts_several();
+        ended.occupies(700);
+        ended.stays_charged();
+        let ours = keeper.ours(3);
+        assert_eq!((ours.in_flight, ours.several, ours.resident), (1, 0, 0));
+        drop((ended, runs));
+        assert_eq!((keeper.ours(3), keeper.counters.underflow()), (Default::default(), 0));
     }
 }

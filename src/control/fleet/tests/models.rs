@@ -321,13 +321,19 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     serves(&mut fleet, 1, &["a"]);
     assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     assert!(!fleet.learnt(1, id, Err(ModelsError::Shape)));
-    // The next one wants another key: what it serves is not known, and it is asked for what nobody else serves.
-    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
-    assert_eq!(members(&mut fleet, b"a"), [0, 1], "the process that told them is there");
-    let id = returns(&mut fleet);
-    assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
-    assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], [1]]);
-    assert!(!fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+    // The next one wants another key: what it serves is not known. Where it served what others do they are there for
+    // all that is named; where it alone served something, it is asked for what nobody else serves.
+    serves(&mut fleet, 0, &["a"]);
+    for (served, unlisted) in [(&["a"][..], [0]), (&["a", "b"], [1])] {
+        serves(&mut fleet, 1, served);
+        assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!(members(&mut fleet, b"a"), [0, 1], "the process that told them is there");
+        assert_eq!(returns(&mut fleet), id);
+        assert!(fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], unlisted], "{served:?}");
+        assert!(!fleet.learnt(1, id, Err(ModelsError::KeyRefused)));
+        assert_eq!([&b"a"[..], b"c"].map(|model| members(&mut fleet, model)), [[0], unlisted], "{served:?}");
+    }
     serves(&mut fleet, 1, &["a"]);
     assert_eq!(members(&mut fleet, b"a"), [0, 1]);
     // At another address, and in another process that no probe missed.
@@ -344,6 +350,36 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     fleet.begin_anew(0, id, None, now);
     assert!(fleet.learnt(0, id, Err(ModelsError::Status(404))));
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
+}
+
+/// The front's key may be the wrong one, and its clients' right: engines that are slow now and then would lose their
+/// part one by one, though it is known that they are the same.
+#[test]
+fn who_was_silent_and_is_the_same_serves_what_it_did_whatever_key_it_wants() {
+    let now = Instant::now();
+    let mut fleet = fleet(2);
+    (0..2).for_each(|place| serves(&mut fleet, place, &["a"]));
+    let (id, _) = fleet.target(1).unwrap();
+    let reads = |fleet: &mut Fleet, began: u32| {
+        let text = format!("process_start_time_seconds {began}\nvllm:num_requests_running 0\n");
+        fleet.scraped(1, id, Ok((Reading::of(text.as_bytes()), Ours::default())), now);
+    };
+    let locks = |fleet: &mut Fleet| {
+        fleet.learnt(1, id, Err(ModelsError::KeyRefused));
+        match fleet.snapshot().select(Some(b"a")) {
+            Selected::Pool(pool) => pool.members.to_vec(),
+            _ => Vec::new(),
+        }
+    };
+    fleet.probed(1, id, Ok(()), now);
+    reads(&mut fleet, 5);
+    for (began, part) in [(5, &[0, 1][..]), (6, &[0])] {
+        (0..2).for_each(|_| _ = fleet.probed(1, id, failed(), now));
+        assert_eq!(fleet.probed(1, id, Ok(()), now).0, Some(Turn::Up));
+        assert_eq!(locks(&mut fleet), [0, 1], "which process it is will show");
+        reads(&mut fleet, began);
+        assert_eq!(locks(&mut fleet), part, "{began}");
+    }
 }
 
 /// The same where `models` names what is served: as long as the name servers fail, whoever has the address answers the
