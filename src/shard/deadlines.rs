@@ -20,6 +20,11 @@ const LONG: Micros = 1_500_000;
 /// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come
 /// first. Not a time: what stopped a process may go on starving it.
 const CATCHING_UP: u32 = 512;
+/// Looks at clients in one turn, most of which find that it is not time yet. Thousands that came or were asked together
+/// are due together, and streams are not to stand still for them.
+const LOOKS_MAX: u32 = 4_096;
+/// One that ends is as much work as so many: some ten microseconds, most of them the kernel's.
+const OVERDUE_LOOKS: u32 = 31;
 
 impl<D: Driver> Shard<D> {
     /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel
@@ -50,8 +55,12 @@ impl<D: Driver> Shard<D> {
         if self.catches_up.is_some() {
             return;
         }
-        let due = self.timers.expire(self.desk.now);
-        for &key in &due {
+        self.timers.expire(self.desk.now);
+        let mut left = LOOKS_MAX;
+        while left > 0
+            && let Some(key) = self.timers.next_due()
+        {
+            left -= 1;
             let Some(client) = self.clients.get_mut(key) else { continue };
             // A look of before the deadline moved forward; the one that counts is still to come.
             if client.armed > self.desk.now {
@@ -59,11 +68,11 @@ impl<D: Driver> Shard<D> {
             }
             client.armed = Micros::MAX;
             if client.due() <= self.desk.now {
+                left = left.saturating_sub(OVERDUE_LOOKS);
                 self.client_overdue(key);
             }
             self.arm(key);
         }
-        self.timers.done(due);
     }
 
     /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it

@@ -254,6 +254,27 @@ fn the_wheel_forgets_what_moved() {
     assert!(table.shard.audit().looks < 100, "{:?}", table.shard.audit());
 }
 
+/// Thousands that came together are due together, and streams go on meanwhile.
+#[test]
+fn those_whose_time_is_over_together_end_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    (0..800).for_each(|_| _ = table.client(1 << 20));
+    let clients = |table: &Table| table.shard.audit().clients;
+    while clients(&table) < 800 {
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    let mut most = 0;
+    let until = table.network.borrow().now + 100 * SECOND;
+    while clients(&table) > 0 && table.network.borrow().now < until {
+        let before = clients(&table);
+        table.network.borrow_mut().peers_next = Some(until);
+        table.shard.turn().expect("a kernel that does not fail");
+        most = most.max(before - clients(&table));
+    }
+    assert_eq!(clients(&table), 0, "nobody is forgotten");
+    assert!((64..200).contains(&most), "{most} in one turn");
+}
+
 /// In however small pieces it comes, and though no line of it is ever whole.
 #[test]
 fn a_reply_head_that_does_not_end_is_given_up() {
