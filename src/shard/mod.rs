@@ -39,7 +39,6 @@ use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
-use drain::DRAIN_LOOK;
 use handover::Neighbours;
 use owner::Owner;
 use queue::Waiters;
@@ -287,7 +286,7 @@ impl<D: Driver> Shard<D> {
         if !self.line.is_empty() || self.desk.lender.shadows.any() {
             return 0;
         }
-        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let most = if self.desk.draining { self.drain_sleep() } else { HEARTBEAT };
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
         let most = self.waiting.sleep(self.desk.now, most.min(charged));
         self.timers.sleep(self.desk.now, most)

@@ -275,6 +275,24 @@ fn those_whose_time_is_over_together_end_over_several_turns() {
     assert!((64..200).contains(&most), "{most} in one turn");
 }
 
+/// Streams go on until they end, and do not stand still for those who are sent away.
+#[test]
+fn a_drain_ends_idle_connections_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    (0..800).for_each(|_| _ = table.client(1 << 20));
+    table.pass(3 * SECOND);
+    let clients = |table: &Table| table.shard.audit().clients;
+    assert_eq!(clients(&table), 800);
+    table.process.drain();
+    let (mut most, mut turns) = (0, 0);
+    while clients(&table) > 0 && turns < 20 {
+        let before = clients(&table);
+        table.shard.turn().expect("a kernel that does not fail");
+        (most, turns) = (most.max(before - clients(&table)), turns + 1);
+    }
+    assert_eq!((clients(&table), most), (0, 256), "{turns} turns");
+}
+
 /// In however small pieces it comes, and though no line of it is ever whole.
 #[test]
 fn a_reply_head_that_does_not_end_is_given_up() {
