@@ -139,7 +139,9 @@ pub struct Shard<D> {
     timers: Timers,
     waiting: Waiters,
     /// Clients that wait for the turn's end with what was read ahead of them.
-    line: Vec<Key>,
+    line: VecDeque<Key>,
+    /// Heads read in this turn.
+    heads: u32,
     /// Exchanges that have a leg.
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
@@ -199,7 +201,8 @@ impl<D: Driver> Shard<D> {
             idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiters::default(),
-            line: Vec::new(),
+            line: VecDeque::new(),
+            heads: 0,
             legs: 0,
             deserted_at: now,
             catches_up: None,
@@ -294,7 +297,7 @@ impl<D: Driver> Shard<D> {
 
     /// What holds for all of this turn: the instant, the fleet, the rules.
     fn begin_turn(&mut self, now: Micros) {
-        self.desk.now = now;
+        (self.desk.now, self.heads) = (now, 0);
         self.desk.stats.beat();
         self.desk.leaving = self.process.leaving();
         let snapshot = self.reader.load();

@@ -293,6 +293,28 @@ fn a_drain_ends_idle_connections_over_several_turns() {
     assert_eq!((clients(&table), most), (0, 256), "{turns} turns");
 }
 
+/// Many clients, each of which has written more than it may ask in one turn.
+#[test]
+fn those_who_ask_much_that_is_answered_here_are_served_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    let clients: Vec<usize> = (0..180).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    let stats = statics(1).stats.shard(0);
+    let answered = || stats.count_of(Count::AnsweredHere);
+    let first = answered();
+    clients.iter().for_each(|client| table.send(*client, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n".repeat(20)));
+    let (mut most, mut turns) = (0, 0);
+    while answered() - first < 180 * 20 && turns < 1_000 {
+        let before = answered();
+        table.shard.turn().expect("a kernel that does not fail");
+        turns += 1;
+        most = most.max(answered() - before);
+    }
+    assert_eq!(answered() - first, 180 * 20, "all are answered");
+    // Sixteen each until there were many, then one.
+    assert!(most <= 512 + 16 + 180 + 64, "{most} in one turn");
+}
+
 /// In however small pieces it comes, and though no line of it is ever whole.
 #[test]
 fn a_reply_head_that_does_not_end_is_given_up() {
