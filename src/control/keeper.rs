@@ -375,7 +375,11 @@ pub(super) mod tests {
         keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
         let (id, _) = keeper.target(0).unwrap();
         for model in ["before", "now"] {
-            keeper.fleet().learnt(0, id, Ok(Learnt { cards: vec![Card::made(model)], asks_key: false, left_out: 0 }));
+            keeper.fleet().learnt(
+                0,
+                id,
+                Ok(Learnt { cards: vec![Card::made(model)].into(), asks_key: false, left_out: 0 }),
+            );
             keeper.publish_now();
         }
         let ticks = |second: Instant| {
