@@ -146,6 +146,8 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
+    /// Those that have yet to hear of it.
+    deserted: Vec<Key>,
     /// For so many more turns, at most, deadlines wait for what came while the process stood still.
     catches_up: Option<u32>,
     /// When the time of day is looked at next: records and answers of ours need no look of their own.
@@ -205,6 +207,7 @@ impl<D: Driver> Shard<D> {
             heads: 0,
             legs: 0,
             deserted_at: now,
+            deserted: Vec::new(),
             catches_up: None,
             wall_look_at: now,
             // Each at a second of its own: a walk of many connections takes a moment of all their streams.
@@ -286,7 +289,7 @@ impl<D: Driver> Shard<D> {
 
     /// How long the kernel is waited for at most.
     fn sleep(&self) -> Micros {
-        if !self.line.is_empty() || self.desk.lender.shadows.any() {
+        if !self.line.is_empty() || !self.deserted.is_empty() || self.desk.lender.shadows.any() {
             return 0;
         }
         let most = if self.desk.draining { self.drain_sleep() } else { HEARTBEAT };

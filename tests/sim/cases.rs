@@ -275,6 +275,35 @@ fn those_whose_time_is_over_together_end_over_several_turns() {
     assert!((64..200).contains(&most), "{most} in one turn");
 }
 
+/// Streams of other engines go on meanwhile.
+#[test]
+fn those_whose_engine_is_gone_hear_of_it_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    let clients: Vec<usize> = (0..400).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    clients.iter().for_each(|client| table.send(*client, GET));
+    table.pass(SECOND);
+    let pipes = 0..table.network.borrow().pipes.len();
+    let is_engines = |pipe: &usize| table.network.borrow().pipes[*pipe].address.is_some();
+    let engines: Vec<usize> = pipes.filter(is_engines).collect();
+    engines.iter().for_each(|engine| table.send(*engine, [STREAM, "7\r\ndata: 1\r\n"].concat()));
+    table.pass(SECOND);
+    let legs = |table: &Table| table.shard.audit().legs.iter().sum::<u32>();
+    assert_eq!(legs(&table), 400);
+    let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });
+    let gone = Endpoint { refuses_probes: true, ..draw::endpoint(0, 0) };
+    statics(1).published.publish(draw::snapshot(&[Some(gone)], &settings));
+    let (mut most, until) = (0, table.network.borrow().now + 20 * SECOND);
+    while legs(&table) > 0 && table.network.borrow().now < until {
+        let before = legs(&table);
+        table.network.borrow_mut().peers_next = Some(until);
+        table.shard.turn().expect("a kernel that does not fail");
+        most = most.max(before - legs(&table));
+    }
+    assert_eq!((legs(&table), most), (0, 128));
+    statics(1).counters.outcomes().forget(0);
+}
+
 /// Streams go on until they end, and do not stand still for those who are sent away.
 #[test]
 fn a_drain_ends_idle_connections_over_several_turns() {
