@@ -311,8 +311,7 @@ impl Member {
     /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others,
     /// on which the id is an adapter.
     pub fn described_context(&self, id: &str) -> Option<u32> {
-        let cards = &self.models.as_ref()?.cards;
-        cards.of(id).and_then(|card| card.context).or_else(|| cards.longest_context())
+        self.models.as_ref()?.cards.context_for(id)
     }
 
     /// Tokens that its cache holds: of an engine that does not say how long a prompt may be, no longer ones fit.

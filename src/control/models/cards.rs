@@ -15,6 +15,7 @@ pub struct Cards {
     list: Vec<Card>,
     /// The hash of each id and the place of its card, ascending.
     by_hash: Box<[(u64, u32)]>,
+    shortest_context: Option<u32>,
     longest_context: Option<u32>,
 }
 
@@ -22,8 +23,9 @@ impl From<Vec<Card>> for Cards {
     fn from(list: Vec<Card>) -> Cards {
         let mut by_hash: Box<[(u64, u32)]> = (0..).zip(&list).map(|(at, card)| (hash(&card.id), at)).collect();
         by_hash.sort_unstable();
-        let longest_context = list.iter().filter_map(|card| card.context).max();
-        Cards { list, by_hash, longest_context }
+        let contexts = || list.iter().filter_map(|card| card.context);
+        let (shortest_context, longest_context) = (contexts().min(), contexts().max());
+        Cards { list, by_hash, shortest_context, longest_context }
     }
 }
 
@@ -77,9 +79,13 @@ impl Cards {
         false
     }
 
-    /// Tokens of the longest prompt that any of them takes, as far as they say so.
-    pub fn longest_context(&self) -> Option<u32> {
-        self.longest_context
+    /// Tokens of the longest prompt that is taken for this id: as its card says, else the longest of the others.
+    pub fn context_for(&self, id: &str) -> Option<u32> {
+        // Mostly a base says it alone, and it is asked of each of its adapters, of each engine.
+        if self.shortest_context == self.longest_context {
+            return self.longest_context;
+        }
+        self.of(id).and_then(|card| card.context).or(self.longest_context)
     }
 }
 

@@ -749,4 +749,6 @@ fn what_a_publication_looks_at_grows_with_what_is_listed_and_no_faster() {
     };
     let (few, many) = (looks(4, 50), looks(8, 400));
     assert!(many < 2 * 16 * few, "{few} looks, and {many} for sixteen times as much");
+    let half = looks(4, 400);
+    assert!(many < half + half / 4, "{half} looks, and {many} for as many ids of twice as many engines");
 }
