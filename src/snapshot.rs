@@ -1,6 +1,7 @@
 //! What control publishes and shards read once a turn: the fleet, its pools, and ready-made answers.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -110,13 +111,17 @@ impl Snapshot {
                 self.needs = self.needs | Needs::WHOLE;
             }
         }
+        // Base model and adapters mostly have equal members: they share one table.
+        let mut sealed: HashMap<Arc<[u16]>, usize> = HashMap::new();
         for at in 0..self.pools.len() {
-            let (sealed, rest) = self.pools.split_at_mut(at);
+            let (before, rest) = self.pools.split_at_mut(at);
             let pool = &mut rest[0];
-            // Base model and adapters mostly have equal members: they share one table.
-            match sealed.iter().find(|other| other.members == pool.members) {
-                Some(twin) => pool.share_eligible(twin, &self.endpoints),
-                None => pool.refresh(&self.endpoints),
+            match sealed.entry(Arc::clone(&pool.members)) {
+                Entry::Occupied(twin) => pool.share_eligible(&before[*twin.get()], &self.endpoints),
+                Entry::Vacant(none) => {
+                    none.insert(at);
+                    pool.refresh(&self.endpoints);
+                }
             }
         }
     }

@@ -16,7 +16,6 @@ mod slots;
 // What came of predictions, and caches that are empty.
 mod truth;
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use super::forms::Forms;
 use super::health::{Failure, How, Trouble, Turn, Why};
 use super::keys::Keys;
 use super::member::{Member, Tenancy};
+use super::models;
 use super::pools::Pools;
 use super::saved::Saved;
 use crate::config::{Config, Upstream};
@@ -55,6 +55,8 @@ pub struct Fleet {
     pub(super) bank: Bank,
     pub(super) pools: Pools,
     answer: ModelsAnswer,
+    /// Engines serve other models than it says; the next snapshot has it made anew, once for all of them.
+    answer_is_old: bool,
     epoch: u64,
     /// Every shard chooses by that snapshot or a later one.
     chosen_by: u64,
@@ -80,6 +82,7 @@ impl Fleet {
             bank: Bank::default(),
             pools: Pools::new(Arc::clone(&config), Arc::clone(&forms)),
             answer: ModelsAnswer::default(),
+            answer_is_old: false,
             epoch: 0,
             chosen_by: u64::MAX,
             stepped: None,
@@ -313,6 +316,9 @@ impl Fleet {
             }
         }
         let view = self.pools.view(&self.members);
+        if std::mem::take(&mut self.answer_is_old) {
+            self.answer = models::merged(&self.members);
+        }
         Snapshot {
             epoch: self.epoch,
             endpoints,
@@ -350,11 +356,7 @@ impl Fleet {
 
 /// Whether one serves any model that this one does.
 fn is_peer_of(member: &Member) -> impl Fn(&&Member) -> bool {
-    let ids: Option<HashSet<&str>> = member.ids().map(|ids| ids.into_iter().collect());
-    move |other| match (&ids, other.ids()) {
-        (Some(ids), Some(others)) => others.iter().any(|id| ids.contains(id)),
-        (ids, others) => ids.is_none() && others.is_none(),
-    }
+    move |other| other.shares_a_model(member) || !other.has_ids() && !member.has_ids()
 }
 
 #[cfg(test)]

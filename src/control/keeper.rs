@@ -46,6 +46,10 @@ use taking::Taking;
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// Behind a publication so many times as long as it took: each of hundreds of engines says something else each second,
+/// and where they serve a thousand adapters probes and scrapes are to have their turns between two of them.
+const PUBLISHING_PAUSE: u32 = 3;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -278,8 +282,10 @@ impl Keeper {
         let mut changed = true;
         loop {
             if changed {
+                let began = Instant::now();
                 self.publish_now();
-                tokio::time::sleep(Duration::from_millis(self.config().control.publish_interval_ms)).await;
+                let least = Duration::from_millis(self.config().control.publish_interval_ms);
+                tokio::time::sleep(pause(least, began.elapsed())).await;
             }
             changed = tokio::time::timeout(TICK, self.changed.notified()).await.is_ok();
             changed |= self.tick(&mut clock);
@@ -320,6 +326,12 @@ struct Clock {
     second: Instant,
 }
 
+/// How long shards are told nothing behind a publication that `took` so long: for no longer than the fleet's time
+/// passes in one step, unless that is configured.
+fn pause(least: Duration, took: Duration) -> Duration {
+    least.max((took * PUBLISHING_PAUSE).min(TICK))
+}
+
 /// Waits for a bell; for ever where its engine is gone.
 async fn rung(bell: Option<Arc<Notify>>) {
     match bell {
@@ -349,6 +361,14 @@ pub(super) mod tests {
     fn engine(name: &str, models: &[&str]) -> Upstream {
         let models = models.iter().map(|id| (*id).to_owned()).collect();
         Upstream { models, ..Upstream::new(format!("http://{name}:8000").parse().unwrap()) }
+    }
+
+    #[test]
+    fn publications_leave_control_most_of_its_time() {
+        let millis = Duration::from_millis;
+        for (least, took, expected) in [(10, 1, 10), (10, 50, 150), (0, 2, 6), (10, 5_000, 250), (5_000, 50, 5_000)] {
+            assert_eq!(pause(millis(least), millis(took)), millis(expected), "{took} ms");
+        }
     }
 
     /// Who waits for one model is not to wait behind those of another.
@@ -389,7 +409,11 @@ pub(super) mod tests {
         keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
         let (id, _) = keeper.target(0).unwrap();
         for model in ["before", "now"] {
-            keeper.fleet().learnt(0, id, Ok(Learnt { cards: vec![Card::made(model)], asks_key: false, left_out: 0 }));
+            keeper.fleet().learnt(
+                0,
+                id,
+                Ok(Learnt { cards: vec![Card::made(model)].into(), asks_key: false, left_out: 0 }),
+            );
             keeper.publish_now();
         }
         let ticks = |second: Instant| {

@@ -4,7 +4,6 @@ mod begin;
 mod processes;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -13,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::caches::Unit;
 use super::health::Course;
-use super::models::{Card, Learnt, Lock};
+use super::models::{Card, Cards, Learnt, Lock};
 use super::names;
 use super::saved::{Heard, Process};
 use super::scrape::Reading;
@@ -258,8 +257,12 @@ impl Member {
 
     /// Ids it serves: those configured, else those learnt; `None`: not known yet.
     pub fn ids(&self) -> Option<Vec<&str>> {
-        let is_known = !self.upstream.models.is_empty() || self.models.is_some();
-        is_known.then(|| self.known_ids().collect())
+        self.has_ids().then(|| self.known_ids().collect())
+    }
+
+    /// Whether it is known what it serves.
+    pub fn has_ids(&self) -> bool {
+        !self.upstream.models.is_empty() || self.models.is_some()
     }
 
     /// Ids it serves, as far as they are known.
@@ -269,11 +272,12 @@ impl Member {
         configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
     }
 
-    /// Those of them that are no adapters, as far as is known.
-    pub fn bases(&self) -> impl Iterator<Item = &str> {
-        let cards = self.models.iter().flat_map(|learnt| &learnt.cards);
-        let adapters: HashSet<&str> = cards.filter(|card| card.is_adapter).map(|card| &*card.id).collect();
-        self.known_ids().filter(move |id| !adapters.contains(id))
+    /// Whether this id is one of them.
+    pub fn serves(&self, id: &str) -> bool {
+        match self.served_list() {
+            Some(list) => list.of(id).is_some(),
+            None => self.upstream.models.iter().any(|served| served == id),
+        }
     }
 
     /// Another process answers there than the one that told its models, or one that cannot be told from another.
@@ -295,21 +299,28 @@ impl Member {
 
     /// Whether both serve one of the same ids, as far as is known.
     pub fn shares_a_model(&self, other: &Member) -> bool {
-        self.known_ids().any(|id| other.known_ids().any(|theirs| theirs == id))
+        match (self.served_list(), other.served_list()) {
+            (Some(ours), Some(theirs)) => ours.has_any_of(theirs),
+            // Of those that are configured there are few.
+            (Some(_), None) => other.known_ids().any(|id| self.serves(id)),
+            (None, _) => self.known_ids().any(|id| other.serves(id)),
+        }
+    }
+
+    /// What it lists, where that is what it serves.
+    fn served_list(&self) -> Option<&Cards> {
+        self.models.as_ref().map(|learnt| &learnt.cards).filter(|_| self.upstream.models.is_empty())
     }
 
     /// Whether this id is an adapter on another model, as its engine describes it.
     pub fn is_adapter(&self, id: &str) -> bool {
-        let mut cards = self.models.iter().flat_map(|learnt| &learnt.cards);
-        cards.any(|card| card.is_adapter && &*card.id == id)
+        self.models.as_ref().and_then(|learnt| learnt.cards.of(id)).is_some_and(|card| card.is_adapter)
     }
 
     /// Tokens of the longest prompt that it takes for this id, as it says: of the id, else the longest of its others,
     /// on which the id is an adapter.
     pub fn described_context(&self, id: &str) -> Option<u32> {
-        let cards = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
-        let described = cards.iter().find(|card| &*card.id == id).and_then(|card| card.context);
-        described.or_else(|| cards.iter().filter_map(|card| card.context).max())
+        self.models.as_ref()?.cards.context_for(id)
     }
 
     /// Tokens that its cache holds: of an engine that does not say how long a prompt may be, no longer ones fit.
@@ -357,12 +368,10 @@ impl Member {
         }
     }
 
-    /// A card for each id it serves.
-    pub fn cards(&self) -> Vec<Card> {
-        let learnt = self.models.as_ref().map(|learnt| learnt.cards.as_slice()).unwrap_or_default();
-        let described = |id: &str| learnt.iter().find(|card| &*card.id == id).cloned();
-        let ids = self.ids().unwrap_or_default();
-        ids.into_iter().map(|id| described(id).unwrap_or_else(|| Card::made(id))).collect()
+    /// The card of an id that it serves.
+    pub fn card(&self, id: &str) -> Card {
+        let described = self.models.as_ref().and_then(|learnt| learnt.cards.of(id));
+        described.cloned().unwrap_or_else(|| Card::made(id))
     }
 
     /// An endpoint of it as shards are to see it.

@@ -1,6 +1,8 @@
 //! What an engine serves: its `/v1/models`, and whether it asks for a key; and what ours says of all of them.
 
-use std::collections::{HashMap, HashSet};
+mod cards;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +12,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::client::{Call, CallError, Client};
 use super::member::Member;
 use crate::snapshot::ModelsAnswer;
+pub use cards::Cards;
+#[cfg(test)]
+pub use cards::looks;
 
 /// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each
 /// publication.
@@ -51,7 +56,7 @@ impl Card {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learnt {
     /// Its ids in its own order: base model first, then adapters.
-    pub cards: Vec<Card>,
+    pub cards: Cards,
     /// Whether it answers only who has the key.
     pub asks_key: bool,
     /// Entries of its list behind those that are taken.
@@ -65,8 +70,9 @@ impl Learnt {
         fn root(card: &Card) -> Option<&str> {
             card.root.as_deref().filter(|root| !card.is_adapter && !root.is_empty())
         }
-        let of_id = self.cards.iter().find(|card| &*card.id == id).and_then(root);
-        self.cards.iter().filter(move |card| of_id.is_some() && root(card) == of_id).map(|card| &*card.id)
+        let of_id = self.cards.of(id).and_then(root);
+        let cards: &[Card] = if of_id.is_some() { &self.cards } else { &[] };
+        cards.iter().filter(move |card| root(card) == of_id).map(|card| &*card.id)
     }
 
     /// Whether none of the models that it `served` is in it, by their ids and by what they are loaded from: one path is
@@ -181,7 +187,7 @@ fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError
         return Err(ModelsError::Status(status));
     }
     let (cards, left_out) = cards(body.to_vec()).ok_or(ModelsError::Shape)?;
-    Ok(Learnt { cards, asks_key, left_out })
+    Ok(Learnt { cards: cards.into(), asks_key, left_out })
 }
 
 /// The cards in an answer, and how many entries are behind those that are taken. Its bytes are used up: the parser
@@ -189,10 +195,10 @@ fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError
 fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
     let tree = simd_json::to_borrowed_value(&mut body).ok()?;
     let list = tree.get("data")?.as_array()?;
-    let mut cards: Vec<Card> = Vec::new();
+    let (mut cards, mut ids): (Vec<Card>, HashSet<&str>) = Default::default();
     for item in list.iter().take(MODELS_MAX) {
         let Some(id) = item.get("id").and_then(|id| id.as_str()) else { continue };
-        if id.is_empty() || id.len() > ID_BYTES_MAX || cards.iter().any(|card| *card.id == *id) {
+        if id.is_empty() || id.len() > ID_BYTES_MAX || !ids.insert(id) {
             continue;
         }
         let json = item.encode();
@@ -215,15 +221,9 @@ pub(super) fn merged(members: &[Member]) -> ModelsAnswer {
     authorizations.dedup();
     // Nobody can show a key that we know: who is told of such an engine's models, that engine has to judge.
     let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.ids().is_some();
-    let mut cards: Vec<Card> = Vec::new();
-    let mut places = HashMap::new();
+    let (mut cards, mut ids): (Vec<Card>, HashSet<&str>) = Default::default();
     for member in members.iter().filter(|member| !is_hidden(member)) {
-        for card in member.cards() {
-            places.entry(card.id.clone()).or_insert_with(|| {
-                cards.push(card);
-                cards.len() - 1
-            });
-        }
+        cards.extend(member.known_ids().filter(|id| ids.insert(id)).map(|id| member.card(id)));
     }
     ModelsAnswer {
         list: (!cards.is_empty()).then(|| list(cards.iter())),

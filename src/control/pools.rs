@@ -162,7 +162,8 @@ impl Pools {
                 slots.resize_with(slots.len().max(place + 1), Vec::new);
                 slots[place].extend(slot);
                 match &ids {
-                    Some(_) => drop(models.insert(Box::from(id.as_bytes()), pool)),
+                    Some(_) if models.contains_key(id.as_bytes()) => {}
+                    Some(_) => drop(models.insert(Box::<[u8]>::from(id.as_bytes()), pool)),
                     None => unlearnt = Some(pool),
                 }
             }
@@ -261,6 +262,8 @@ impl Pools {
     fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Pool> {
         let mut shared: HashMap<Vec<u16>, Arc<[u16]>> = HashMap::new();
         let mut pools = Vec::with_capacity(slots.len());
+        let seated = members.iter().filter_map(|member| Some((member.now.as_ref()?.id.slot, member)));
+        let seated: HashMap<u16, &Member> = seated.collect();
         let before = std::mem::take(&mut self.rings);
         for (index, mut slots) in slots.into_iter().enumerate() {
             slots.sort_unstable();
@@ -273,7 +276,7 @@ impl Pools {
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.form = self.forms.of(&pool.settings).cloned();
             if is_served {
-                describe(&mut pool, members);
+                describe(&mut pool, &seated, members);
             }
             pools.push(pool);
         }
@@ -302,21 +305,17 @@ pub fn any_known(members: &[Member]) -> bool {
 }
 
 /// What its engines say of it.
-fn describe(pool: &mut Pool, members: &[Member]) {
-    let of_pool = |member: &&Member| {
-        member.now.as_ref().is_some_and(|tenancy| pool.members.binary_search(&tenancy.id.slot).is_ok())
-    };
-    let of_pool: Vec<&Member> = members.iter().filter(of_pool).collect();
+fn describe(pool: &mut Pool, seated: &HashMap<u16, &Member>, members: &[Member]) {
+    let of_pool: Vec<&Member> = pool.members.iter().filter_map(|slot| seated.get(slot).copied()).collect();
     let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
     let units = living(of_pool.iter().copied()).into_iter().filter_map(|member| member.now.as_ref()?.match_unit);
     pool.match_unit = units.max().unwrap_or(0);
     pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
-    // It is looked for among all that each of them serves.
     let described: Vec<(&Member, Option<u32>)> =
         of_pool.iter().map(|member| (*member, member.described_context(&pool.name))).collect();
     pool.context = context(&described);
     pool.contexts = contexts(&described);
-    pool.is_adapter = members.iter().any(|member| member.is_adapter(&pool.name));
+    pool.is_adapter = of_pool.iter().copied().chain(members).any(|member| member.is_adapter(&pool.name));
     pool.asks_keys = of_pool.iter().any(|member| member.lock.asks());
     pool.root = root(&pool.name, &of_pool).map_or_else(|| Arc::clone(&pool.name), Arc::from);
 }
@@ -324,9 +323,14 @@ fn describe(pool: &mut Pool, members: &[Member]) {
 /// See [`Pool::root`]: the least, in whatever order engines name them. Who has not listed its ids yet has no say, else
 /// all would be cold while one more engine starts.
 fn root<'a>(name: &str, of_pool: &[&'a Member]) -> Option<&'a str> {
-    let lists = of_pool.iter().filter_map(|member| member.models.as_ref());
-    let alike = lists.map(|list| list.alike(name).collect::<BTreeSet<_>>());
-    alike.reduce(|all, one| &all & &one)?.pop_first()
+    let mut lists = of_pool.iter().filter_map(|member| member.models.as_ref());
+    let mut all: BTreeSet<&str> = lists.next()?.alike(name).collect();
+    // Of an adapter there is none from the first on.
+    while let Some(list) = lists.next().filter(|_| !all.is_empty()) {
+        let theirs: BTreeSet<&str> = list.alike(name).collect();
+        all.retain(|id| theirs.contains(id));
+    }
+    all.pop_first()
 }
 
 /// See [`Pool::context`]: one that does not say may take any.

@@ -11,6 +11,9 @@ use crate::slots::Key;
 /// Half a head of this length is kept whatever else is held: most are shorter, and come in one piece.
 const HALF_HEAD_FREE: usize = 16 << 10;
 
+/// Of those in line so many are served in one turn: each may have sixteen heads that are answered here.
+const SERVED_MAX: usize = 64;
+
 impl Client {
     /// Keeps more of what is read ahead of its turn, on the shard's account.
     pub(super) fn keep_ahead(&mut self, bytes: &[u8], lender: &mut Lender) {
@@ -33,13 +36,14 @@ impl<D: Driver> Shard<D> {
         if let Some(client) = self.clients.get_mut(key)
             && !std::mem::replace(&mut client.in_line, true)
         {
-            self.line.push(key);
+            self.line.push_back(key);
         }
     }
 
-    /// Those that are in line have their turn.
+    /// The first of those that are in line have their turn.
     pub(super) fn serve_line(&mut self) {
-        for key in std::mem::take(&mut self.line) {
+        for _ in 0..self.line.len().min(SERVED_MAX) {
+            let Some(key) = self.line.pop_front() else { return };
             if let Some(client) = self.clients.get_mut(key) {
                 client.in_line = false;
                 self.serve_read_ahead(key);

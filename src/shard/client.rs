@@ -12,6 +12,9 @@ use crate::slots::Key;
 /// Most heads of one client that are read in a row: answering them here takes no engine, so nothing else would stop it.
 const HEADS_MAX: u32 = 16;
 
+/// Beyond so many in one turn, of all clients, each has one: some microseconds each, most of them the kernel's.
+const HEADS_IN_ALL: u32 = 512;
+
 /// How long after its accept a connection may still send its first request, and the next one after a reply, even if a
 /// drain begins.
 const ASKS_WITHIN: Micros = 1_000_000;
@@ -168,7 +171,7 @@ impl<D: Driver> Shard<D> {
 
     /// Heads and bodies, one after the other, as far as the bytes go.
     pub(super) fn serve(&mut self, key: Key, mut input: Input<'_>) {
-        let mut heads = 0;
+        let (mut heads, most) = (0, if self.heads < HEADS_IN_ALL { HEADS_MAX } else { 1 });
         while !input.bytes(&self.driver).is_empty() {
             let Some(client) = self.clients.get_mut(key) else { return };
             if client.lingering.is_some() {
@@ -184,7 +187,7 @@ impl<D: Driver> Shard<D> {
                 }
                 // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to
                 // a piece.
-                None if !client.full && heads == HEADS_MAX => {
+                None if !client.full && heads == most => {
                     client.had_its_turn = true;
                     self.serve_later(key);
                     self.read_on(key, input);
@@ -193,7 +196,7 @@ impl<D: Driver> Shard<D> {
                 None if !client.full => match self.open(key, input) {
                     Some(consumed) => {
                         input = input.after(consumed);
-                        heads += 1;
+                        (heads, self.heads) = (heads + 1, self.heads + 1);
                     }
                     None => {
                         self.read_on(key, input);

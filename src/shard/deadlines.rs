@@ -1,8 +1,6 @@
 //! When it is waited no more: the wheel looks at each client by its deadline, and exchanges hear of it where their
 //! endpoint refuses its probes.
 
-use std::sync::Arc;
-
 use super::client::Client;
 use super::drive::Input;
 use super::timers::TICK;
@@ -10,8 +8,8 @@ use super::{HEARTBEAT, Shard};
 use crate::counters::stats::Count;
 use crate::driver::Driver;
 use crate::exchange::{self, Event, Micros};
-use crate::fleet::EndpointId;
 use crate::slots::Key;
+use crate::snapshot::Snapshot;
 
 /// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
 const STANDSTILL: Micros = 100_000;
@@ -20,6 +18,13 @@ const LONG: Micros = 1_500_000;
 /// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come
 /// first. Not a time: what stopped a process may go on starving it.
 const CATCHING_UP: u32 = 512;
+/// Looks at clients in one turn, most of which find that it is not time yet. Thousands that came or were asked together
+/// are due together, and streams are not to stand still for them.
+const LOOKS_MAX: u32 = 4_096;
+/// One that ends is as much work as so many: some ten microseconds, most of them the kernel's.
+const OVERDUE_LOOKS: u32 = 31;
+/// So many hear in one turn that their endpoint refuses its probes: some twenty microseconds each where they end.
+const DESERTED_MAX: usize = 128;
 
 impl<D: Driver> Shard<D> {
     /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel
@@ -50,8 +55,12 @@ impl<D: Driver> Shard<D> {
         if self.catches_up.is_some() {
             return;
         }
-        let due = self.timers.expire(self.desk.now);
-        for &key in &due {
+        self.timers.expire(self.desk.now);
+        let mut left = LOOKS_MAX;
+        while left > 0
+            && let Some(key) = self.timers.next_due()
+        {
+            left -= 1;
             let Some(client) = self.clients.get_mut(key) else { continue };
             // A look of before the deadline moved forward; the one that counts is still to come.
             if client.armed > self.desk.now {
@@ -59,11 +68,11 @@ impl<D: Driver> Shard<D> {
             }
             client.armed = Micros::MAX;
             if client.due() <= self.desk.now {
+                left = left.saturating_sub(OVERDUE_LOOKS);
                 self.client_overdue(key);
             }
             self.arm(key);
         }
-        self.timers.done(due);
     }
 
     /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it
@@ -110,21 +119,34 @@ impl<D: Driver> Shard<D> {
         self.close_client(key);
     }
 
-    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any.
+    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any; of thousands so
+    /// many in each turn.
     pub(super) fn look_for_deserted(&mut self) {
+        if self.deserted.is_empty() {
+            self.find_deserted();
+        }
+        let left = self.deserted.len().saturating_sub(DESERTED_MAX);
+        for key in self.deserted.split_off(left) {
+            // It may have another endpoint by now.
+            if self.clients.get(key).is_some_and(|client| is_deserted(client, &self.desk.snapshot)) {
+                self.advance_by(key, Event::Deserted);
+            }
+        }
+    }
+
+    fn find_deserted(&mut self) {
         if !self.desk.snapshot.any_refuses || self.legs == 0 || self.desk.now < self.deserted_at {
             return;
         }
         self.deserted_at = self.desk.now + HEARTBEAT;
-        let snapshot = Arc::clone(&self.desk.snapshot);
-        if !snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
-            return;
-        }
-        let refuses = |id: EndpointId| snapshot.endpoint(id).is_some_and(|endpoint| endpoint.refuses_probes);
-        let is_deserted =
-            |client: &Client| client.exchange.as_ref().and_then(|exchange| exchange.endpoint()).is_some_and(refuses);
-        for key in self.clients.keys_where(is_deserted) {
-            self.advance_by(key, Event::Deserted);
+        let snapshot = &self.desk.snapshot;
+        if snapshot.any_deserted(|slot| self.desk.counters.in_flight(slot)) {
+            self.deserted = self.clients.keys_where(|client| is_deserted(client, snapshot));
         }
     }
+}
+
+fn is_deserted(client: &Client, snapshot: &Snapshot) -> bool {
+    let id = client.exchange.as_ref().and_then(|exchange| exchange.endpoint());
+    id.and_then(|id| snapshot.endpoint(id)).is_some_and(|endpoint| endpoint.refuses_probes)
 }

@@ -7,7 +7,9 @@ use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
 
 /// While draining: how often it looks whether its clients are gone.
-pub(super) const DRAIN_LOOK: Micros = 50_000;
+const DRAIN_LOOK: Micros = 50_000;
+/// Idle connections that are closed in one turn: some ten microseconds each, in which no stream goes on.
+const CLOSED_MAX: usize = 256;
 /// Connections that one shard takes from its listeners as it closes them.
 const LAST_MAX: usize = 4_096;
 
@@ -52,12 +54,25 @@ impl<D: Driver> Shard<D> {
         let (now, others_wait) = (self.desk.now, !self.accepting);
         self.drain_look_at = now + DRAIN_LOOK;
         let is_awaited = |client: &Client| now < client.awaited_until && !(others_wait && client.has_asked);
+        // Where there is no room for those who wait at the listeners, which are closed next, all make some.
+        let mut left = if others_wait { usize::MAX } else { CLOSED_MAX };
         for key in self.clients.keys_where(|client| client.is_idle() && !is_awaited(client)) {
+            if left == 0 {
+                self.drain_look_at = now + 1;
+                return;
+            }
             let is_quiet = self.clients.get(key).is_some_and(|client| self.driver.nothing_waits(client.socket));
             if is_quiet && !self.is_full(key) {
                 self.close_client(key);
+                left -= 1;
             }
         }
+    }
+
+    /// How long it may sleep while it drains.
+    pub(super) fn drain_sleep(&self) -> Micros {
+        let look = if self.sends_away { self.drain_look_at.saturating_sub(self.desk.now) } else { DRAIN_LOOK };
+        look.clamp(1, DRAIN_LOOK)
     }
 
     /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a

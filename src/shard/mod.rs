@@ -39,7 +39,6 @@ use crate::snapshot::Snapshot;
 pub use audit::Audit;
 use client::Client;
 pub use clock::stopwatch;
-use drain::DRAIN_LOOK;
 use handover::Neighbours;
 use owner::Owner;
 use queue::Waiters;
@@ -140,11 +139,15 @@ pub struct Shard<D> {
     timers: Timers,
     waiting: Waiters,
     /// Clients that wait for the turn's end with what was read ahead of them.
-    line: Vec<Key>,
+    line: VecDeque<Key>,
+    /// Heads read in this turn.
+    heads: u32,
     /// Exchanges that have a leg.
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
+    /// Those that have yet to hear of it.
+    deserted: Vec<Key>,
     /// For so many more turns, at most, deadlines wait for what came while the process stood still.
     catches_up: Option<u32>,
     /// When the time of day is looked at next: records and answers of ours need no look of their own.
@@ -200,9 +203,11 @@ impl<D: Driver> Shard<D> {
             idle_look_at: Micros::MAX,
             timers: Timers::new(now),
             waiting: Waiters::default(),
-            line: Vec::new(),
+            line: VecDeque::new(),
+            heads: 0,
             legs: 0,
             deserted_at: now,
+            deserted: Vec::new(),
             catches_up: None,
             wall_look_at: now,
             // Each at a second of its own: a walk of many connections takes a moment of all their streams.
@@ -284,10 +289,10 @@ impl<D: Driver> Shard<D> {
 
     /// How long the kernel is waited for at most.
     fn sleep(&self) -> Micros {
-        if !self.line.is_empty() || self.desk.lender.shadows.any() {
+        if !self.line.is_empty() || !self.deserted.is_empty() || self.desk.lender.shadows.any() {
             return 0;
         }
-        let most = if self.desk.draining { DRAIN_LOOK } else { HEARTBEAT };
+        let most = if self.desk.draining { self.drain_sleep() } else { HEARTBEAT };
         let charged = self.desk.lender.charges.due().map_or(most, |due| due.saturating_sub(self.desk.now));
         let most = self.waiting.sleep(self.desk.now, most.min(charged));
         self.timers.sleep(self.desk.now, most)
@@ -295,7 +300,7 @@ impl<D: Driver> Shard<D> {
 
     /// What holds for all of this turn: the instant, the fleet, the rules.
     fn begin_turn(&mut self, now: Micros) {
-        self.desk.now = now;
+        (self.desk.now, self.heads) = (now, 0);
         self.desk.stats.beat();
         self.desk.leaving = self.process.leaving();
         let snapshot = self.reader.load();

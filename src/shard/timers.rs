@@ -1,6 +1,8 @@
 //! Deadlines by a wheel that is only roughly right and therefore cheap: an entry says "look at this
 //! client not later than then". Moving a deadline back costs nothing; the look finds it is not due.
 
+use std::collections::VecDeque;
+
 use crate::exchange::Micros;
 use crate::slots::Key;
 
@@ -17,8 +19,9 @@ pub struct Timers {
     occupied: [u64; BUCKETS / 64],
     /// All ticks before this one are done.
     tick: u64,
-    due: Vec<Key>,
-    /// How many looks are to come.
+    /// Those whose looks are due, first come first.
+    due: VecDeque<Key>,
+    /// How many looks are due or to come.
     looks: usize,
 }
 
@@ -26,7 +29,7 @@ impl Timers {
     /// An empty wheel that begins at `now`.
     pub fn new(now: Micros) -> Timers {
         let buckets = (0..BUCKETS).map(|_| Vec::new()).collect();
-        Timers { buckets, occupied: [0; BUCKETS / 64], tick: now / TICK, due: Vec::new(), looks: 0 }
+        Timers { buckets, occupied: [0; BUCKETS / 64], tick: now / TICK, due: VecDeque::new(), looks: 0 }
     }
 
     /// Has `key` looked at once `at` has passed, or before. Answers the instant of that look.
@@ -39,37 +42,38 @@ impl Timers {
         tick * TICK
     }
 
-    /// The keys to look at now. Hand the list back with [`Timers::done`].
-    pub fn expire(&mut self, now: Micros) -> Vec<Key> {
-        let mut due = std::mem::take(&mut self.due);
+    /// What is to be looked at by now is due: [`Timers::next_due`].
+    pub fn expire(&mut self, now: Micros) {
         let now = (now / TICK).max(self.tick);
         // Once round is all there is, however long ago the look before was.
         for tick in self.tick + 1..=now.min(self.tick + BUCKETS as u64) {
             let bucket = tick as usize % BUCKETS;
-            due.append(&mut self.buckets[bucket]);
+            self.due.extend(self.buckets[bucket].drain(..));
             if self.buckets[bucket].capacity() > SPARE_MAX {
                 self.buckets[bucket] = Vec::new();
             }
             self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         }
         self.tick = now;
-        self.looks -= due.len();
-        due
     }
 
-    /// Takes the list of [`Timers::expire`] back, to be used again.
-    pub fn done(&mut self, mut due: Vec<Key>) {
-        due.clear();
-        self.due = due;
+    /// The next that is to be looked at now.
+    pub fn next_due(&mut self) -> Option<Key> {
+        let key = self.due.pop_front()?;
+        self.looks -= 1;
+        Some(key)
     }
 
-    /// How many looks are to come.
+    /// How many looks are due or to come.
     pub fn looks(&self) -> usize {
         self.looks
     }
 
     /// How long until the next look, at most `most`.
     pub fn sleep(&self, now: Micros, most: Micros) -> Micros {
+        if !self.due.is_empty() {
+            return 0;
+        }
         self.next_look(self.tick + 1).map_or(most, |tick| (tick * TICK).saturating_sub(now).min(most))
     }
 
@@ -92,6 +96,11 @@ impl Timers {
 mod tests {
     use super::*;
 
+    fn due(timers: &mut Timers, now: Micros) -> Vec<Key> {
+        timers.expire(now);
+        std::iter::from_fn(|| timers.next_due()).collect()
+    }
+
     #[test]
     fn looks_come_after_the_deadline_and_within_two_ticks() {
         let mut timers = Timers::new(1_000_000);
@@ -101,10 +110,7 @@ mod tests {
             timers.arm(key, deadline);
             let found = loop {
                 now += timers.sleep(now, 1_000_000).max(1);
-                let due = timers.expire(now);
-                let found = due.contains(&key);
-                timers.done(due);
-                if found {
+                if due(&mut timers, now).contains(&key) {
                     break now;
                 }
             };
@@ -120,12 +126,11 @@ mod tests {
         }
         for round in 0..200 {
             let now = timers.sleep(timers.tick * TICK, u64::MAX) + timers.tick * TICK;
-            let due = timers.expire(now);
+            let due = due(&mut timers, now);
             assert_eq!(due.len(), 1_000, "{round}");
-            for key in &due {
-                timers.arm(*key, u64::MAX / 2);
+            for key in due {
+                timers.arm(key, u64::MAX / 2);
             }
-            timers.done(due);
         }
         let kept: usize = timers.buckets.iter().map(Vec::capacity).sum();
         assert!(kept < 2 * 1_024 + 200 * SPARE_MAX, "room for {kept} looks");
@@ -162,8 +167,7 @@ mod tests {
         let key = Key::from_u64(1);
         let look = timers.arm(key, 600_000_000);
         assert!(look < 40_000_000);
-        let due = timers.expire(3_600_000_000);
-        assert_eq!(due, [key]);
+        assert_eq!(due(&mut timers, 3_600_000_000), [key]);
         timers.arm(key, 3_601_000_000);
         assert!(timers.sleep(3_600_000_000, 60_000_000) > 900_000, "none of that hour is left to be gone through");
     }

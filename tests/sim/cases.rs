@@ -254,6 +254,96 @@ fn the_wheel_forgets_what_moved() {
     assert!(table.shard.audit().looks < 100, "{:?}", table.shard.audit());
 }
 
+/// Thousands that came together are due together, and streams go on meanwhile.
+#[test]
+fn those_whose_time_is_over_together_end_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    (0..800).for_each(|_| _ = table.client(1 << 20));
+    let clients = |table: &Table| table.shard.audit().clients;
+    while clients(&table) < 800 {
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    let mut most = 0;
+    let until = table.network.borrow().now + 100 * SECOND;
+    while clients(&table) > 0 && table.network.borrow().now < until {
+        let before = clients(&table);
+        table.network.borrow_mut().peers_next = Some(until);
+        table.shard.turn().expect("a kernel that does not fail");
+        most = most.max(before - clients(&table));
+    }
+    assert_eq!(clients(&table), 0, "nobody is forgotten");
+    assert!((64..200).contains(&most), "{most} in one turn");
+}
+
+/// Streams of other engines go on meanwhile.
+#[test]
+fn those_whose_engine_is_gone_hear_of_it_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    let clients: Vec<usize> = (0..400).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    clients.iter().for_each(|client| table.send(*client, GET));
+    table.pass(SECOND);
+    let pipes = 0..table.network.borrow().pipes.len();
+    let is_engines = |pipe: &usize| table.network.borrow().pipes[*pipe].address.is_some();
+    let engines: Vec<usize> = pipes.filter(is_engines).collect();
+    engines.iter().for_each(|engine| table.send(*engine, [STREAM, "7\r\ndata: 1\r\n"].concat()));
+    table.pass(SECOND);
+    let legs = |table: &Table| table.shard.audit().legs.iter().sum::<u32>();
+    assert_eq!(legs(&table), 400);
+    let settings = Arc::new(Settings { policy: Policy::RoundRobin, replication: 1, ..Settings::default() });
+    let gone = Endpoint { refuses_probes: true, ..draw::endpoint(0, 0) };
+    statics(1).published.publish(draw::snapshot(&[Some(gone)], &settings));
+    let (mut most, until) = (0, table.network.borrow().now + 20 * SECOND);
+    while legs(&table) > 0 && table.network.borrow().now < until {
+        let before = legs(&table);
+        table.network.borrow_mut().peers_next = Some(until);
+        table.shard.turn().expect("a kernel that does not fail");
+        most = most.max(before - legs(&table));
+    }
+    assert_eq!((legs(&table), most), (0, 128));
+    statics(1).counters.outcomes().forget(0);
+}
+
+/// Streams go on until they end, and do not stand still for those who are sent away.
+#[test]
+fn a_drain_ends_idle_connections_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    (0..800).for_each(|_| _ = table.client(1 << 20));
+    table.pass(3 * SECOND);
+    let clients = |table: &Table| table.shard.audit().clients;
+    assert_eq!(clients(&table), 800);
+    table.process.drain();
+    let (mut most, mut turns) = (0, 0);
+    while clients(&table) > 0 && turns < 20 {
+        let before = clients(&table);
+        table.shard.turn().expect("a kernel that does not fail");
+        (most, turns) = (most.max(before - clients(&table)), turns + 1);
+    }
+    assert_eq!((clients(&table), most), (0, 256), "{turns} turns");
+}
+
+/// Many clients, each of which has written more than it may ask in one turn.
+#[test]
+fn those_who_ask_much_that_is_answered_here_are_served_over_several_turns() {
+    let mut table = Table::new(|_| {});
+    let clients: Vec<usize> = (0..180).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    let stats = statics(1).stats.shard(0);
+    let answered = || stats.count_of(Count::AnsweredHere);
+    let first = answered();
+    clients.iter().for_each(|client| table.send(*client, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n".repeat(20)));
+    let (mut most, mut turns) = (0, 0);
+    while answered() - first < 180 * 20 && turns < 1_000 {
+        let before = answered();
+        table.shard.turn().expect("a kernel that does not fail");
+        turns += 1;
+        most = most.max(answered() - before);
+    }
+    assert_eq!(answered() - first, 180 * 20, "all are answered");
+    // Sixteen each until there were many, then one.
+    assert!(most <= 512 + 16 + 180 + 64, "{most} in one turn");
+}
+
 /// In however small pieces it comes, and though no line of it is ever whole.
 #[test]
 fn a_reply_head_that_does_not_end_is_given_up() {

@@ -114,7 +114,7 @@ mod tests {
     use hyper::HeaderMap;
 
     fn learnt(cards: &[Card]) -> Result<Learnt, ModelsError> {
-        Ok(Learnt { cards: cards.to_vec(), asks_key: false, left_out: 0 })
+        Ok(Learnt { cards: cards.to_vec().into(), asks_key: false, left_out: 0 })
     }
 
     #[test]

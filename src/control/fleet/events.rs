@@ -14,6 +14,7 @@ use crate::control::saved::{Engine, Process, Rows, Saved};
 use crate::fleet::EndpointId;
 use crate::index::{Figures, Saved as Row};
 use crate::mirror::Mirror;
+use crate::scan::Form;
 
 /// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being
 /// taken away.
@@ -27,8 +28,10 @@ impl Fleet {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
         let index = self.caches.index()?;
-        let ids = member.ids().filter(|_| member.upstream.kv_events != KvEvents::Off)?;
-        let form = ids.iter().find_map(|id| self.forms.of(&self.config.settings_for(id)))?;
+        if member.upstream.kv_events == KvEvents::Off {
+            return None;
+        }
+        let form = member.known_ids().find_map(|id| self.form_for(id))?;
         // How large it is comes first: it bounds what is kept of it.
         let reading = tenancy.reading.as_ref().map(|(reading, _)| reading);
         if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
@@ -56,6 +59,15 @@ impl Fleet {
             computed: tenancy.reading.as_ref().and_then(|(reading, read)| Computed::of(reading, *read)),
             remembered: Arc::clone(&tenancy.remembered),
         })
+    }
+
+    /// How prompts of this id are written, where that is known.
+    fn form_for(&self, id: &str) -> Option<&Arc<Form>> {
+        // Most have no settings of their own, and each second each engine's ids are asked for, a thousand of them.
+        match self.config.pool.contains_key(id) {
+            true => self.forms.of(&self.config.settings_for(id)),
+            false => self.forms.of(&self.config.routing),
+        }
     }
 
     /// How prompts of the pools' models are written.

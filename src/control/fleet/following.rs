@@ -9,7 +9,6 @@ use crate::config::{Config, Upstream};
 use crate::control::forms::Forms;
 use crate::control::keys::Keys;
 use crate::control::member::Member;
-use crate::control::models;
 
 impl Fleet {
     /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
@@ -78,7 +77,7 @@ impl Fleet {
         self.forget_the_gone();
         self.forget_strangers();
         self.pools.membership_changed();
-        self.answer = models::merged(&self.members);
+        self.answer_is_old = true;
         (added, removed)
     }
 

@@ -1,11 +1,10 @@
 //! What the fleet learns of its engines' models: when they are asked again, and what a list changes.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::control::member::{InVain, Member};
-use crate::control::models::{self, Learnt, ModelsError};
+use crate::control::models::{Learnt, ModelsError};
 use crate::fleet::EndpointId;
 
 /// How often an engine is asked at most what it serves because requests were in vain.
@@ -96,7 +95,7 @@ impl Fleet {
             member.models_doubted &= !alone && member.upstream.models.is_empty();
         }
         if changed {
-            self.answer = models::merged(&self.members);
+            self.answer_is_old = true;
             for before in before.iter().filter(|_| speaks) {
                 self.say_joined(place, before);
                 self.say_changed(place, before);
@@ -131,10 +130,8 @@ impl Fleet {
     /// It serves others than `before`. What nobody serves any more is refused while the engine is up.
     fn say_changed(&self, place: usize, before: &Learnt) {
         let Some(member) = self.member(place).filter(|member| member.upstream.models.is_empty()) else { return };
-        let (now, were): (HashSet<&str>, HashSet<&str>) =
-            (member.known_ids().collect(), before.cards.iter().map(|card| &*card.id).collect());
-        let went: Vec<&str> = before.cards.iter().map(|card| &*card.id).filter(|id| !now.contains(id)).collect();
-        let came: Vec<&str> = member.known_ids().filter(|id| !were.contains(id)).collect();
+        let went: Vec<&str> = before.cards.iter().map(|card| &*card.id).filter(|id| !member.serves(id)).collect();
+        let came: Vec<&str> = member.known_ids().filter(|id| before.cards.of(id).is_none()).collect();
         let engine = &*member.upstream.server();
         if member.models.is_some() && went.len() + came.len() > 0 {
             tracing::info!(went = ?few(&went), came = ?few(&came), engine, "this engine serves other models than before");
@@ -147,23 +144,20 @@ impl Fleet {
 
     /// Those of these ids that no engine is known to serve, but for a server and its ranks.
     fn of_no_other<'a>(&self, member: &Member, ids: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-        let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
-        let theirs: HashSet<&str> = others.flat_map(Member::known_ids).collect();
-        ids.filter(|id| !theirs.contains(id)).collect()
+        ids.filter(|id| !self.beside_server_of(member).any(|other| other.serves(id))).collect()
     }
 
     /// Whoever lists a model gets prompts for it. With its first list an engine is what it was configured for; one that
     /// comes to list what others serve may be told to, or not be what it was.
     fn say_joined(&self, place: usize, before: &Learnt) {
         let Some(member) = self.member(place) else { return };
-        let others = self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream));
-        let theirs: HashSet<&str> = others.flat_map(Member::bases).collect();
-        let before: HashSet<&str> = before.cards.iter().map(|card| &*card.id).collect();
         if !member.upstream.models.is_empty() {
             return;
         }
         // Adapters come and go.
-        if let Some(model) = member.known_ids().find(|id| theirs.contains(id) && !before.contains(id)) {
+        let mut joined = member.known_ids().filter(|id| before.cards.of(id).is_none());
+        let is_base_of = |other: &Member, id: &str| other.serves(id) && !other.is_adapter(id);
+        if let Some(model) = joined.find(|id| self.beside_server_of(member).any(|other| is_base_of(other, id))) {
             tracing::warn!(
                 engine = &*member.upstream.server(),
                 model,
@@ -171,6 +165,11 @@ impl Fleet {
                  [[upstream]] says what it is to serve, whatever it lists"
             );
         }
+    }
+
+    /// Engines of other servers than this one's.
+    fn beside_server_of<'f>(&'f self, member: &'f Member) -> impl Iterator<Item = &'f Member> {
+        self.members.iter().filter(|other| !other.upstream.is_of_server(&member.upstream))
     }
 }
 

@@ -76,7 +76,9 @@ impl Fleet {
     /// Bytes that a token stands for at one engine: as it told itself, else as those told who serve the same.
     pub(super) fn token_bytes(&self, member: &Member) -> f32 {
         let told = |member: &Member| member.now.as_ref()?.truth.calibration.token_bytes();
-        let others = || self.members.iter().filter(|other| other.shares_a_model(member)).filter_map(told);
+        // Most have told or nobody has: lists are compared for the others alone.
+        let all_told = || self.members.iter().filter_map(|other| Some((other, told(other)?)));
+        let others = || all_told().filter(|(other, _)| other.shares_a_model(member)).map(|(_, told)| told);
         told(member).unwrap_or_else(|| calibration::mean(others()))
     }
 }

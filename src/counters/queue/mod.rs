@@ -305,12 +305,6 @@ impl Queue {
         self.drains.get(usize::from(island)).map_or(1, |drain| drain.seconds_for(waiting + 1, now))
     }
 
-    /// The place of who is next for an endpoint.
-    fn first(&self, endpoint: u16) -> Option<usize> {
-        let of_endpoint = self.ranks().filter(|(_, rank)| rank.endpoint() == endpoint);
-        of_endpoint.min_by_key(|(place, rank)| self.order(*rank, *place)).map(|(place, _)| place)
-    }
-
     /// Those who wait. Stops where all have been seen who did when it began.
     fn ranks(&self) -> impl Iterator<Item = (usize, Rank)> {
         // Who joins in between is seen as one of these.
@@ -325,6 +319,8 @@ impl Queue {
                     left = now.wrapping_sub(std::mem::replace(&mut joined, now));
                 }
                 let rank = (left > 0).then(|| Rank::of(word.load(Ordering::Acquire)))?;
+                #[cfg(test)]
+                tests::LOOKS.set(tests::LOOKS.get() + 1);
                 left -= u32::from(rank.waits());
                 Some((place, rank))
             })

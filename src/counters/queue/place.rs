@@ -167,7 +167,12 @@ impl Place {
 
     /// Whether nobody who waits for the same endpoint comes before it.
     pub fn is_next(&self) -> bool {
-        self.queue.first(self.endpoint()) == Some(self.place)
+        let (queue, rank) = (self.queue, self.rank());
+        let own = queue.order(rank, self.place);
+        // Mostly somebody does who came long before: with thousands each look asks this of each.
+        let comes_before =
+            |(place, other): (usize, Rank)| other.endpoint() == rank.endpoint() && queue.order(other, place) < own;
+        rank.waits() && !queue.ranks().any(comes_before)
     }
 
     /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for

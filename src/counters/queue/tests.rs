@@ -4,6 +4,8 @@ mod islands;
 
 const SECOND: u64 = 1_000_000;
 
+thread_local!(pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) });
+
 fn queue() -> &'static Queue {
     Box::leak(Box::default())
 }
@@ -29,6 +31,17 @@ fn who_waits_longest_is_next_for_its_endpoint() {
     assert_eq!((second.is_next(), second.waited(3 * SECOND)), (true, 2 * SECOND));
     drop((second, elsewhere));
     assert_eq!(queue.waiting(), 0);
+}
+
+/// Each that looks for room asks this, dozens in a row while as many wait as may.
+#[test]
+fn who_is_not_next_sees_so_at_the_first_who_came_before() {
+    let queue = queue();
+    let most = QUEUE_MAX as u32;
+    let places: Vec<Place> = (0..most).map(|at| queue.join(&asks(3), most, at.into()).unwrap()).collect();
+    LOOKS.set(0);
+    assert_eq!(places.iter().filter(|place| place.is_next()).count(), 1);
+    assert!(LOOKS.get() < 2 * (QUEUE_MAX + places.len()), "{} looks", LOOKS.get());
 }
 
 /// Who joins while others are looked at takes nobody's place in that, wherever it stands.

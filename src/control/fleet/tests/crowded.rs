@@ -1,5 +1,7 @@
 //! Engines and more slots than there are.
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::limits::ENDPOINTS_MAX;
 

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
+use crate::control::models::looks;
 use crate::limits::TOKENS_MAX;
 
 /// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
@@ -206,7 +207,8 @@ fn a_prompt_goes_to_who_takes_one_so_long() {
     let learns = |fleet: &mut Fleet, contexts: [Option<u32>; 3]| {
         for (place, context) in contexts.into_iter().enumerate() {
             let (id, _) = fleet.target(place).unwrap();
-            let cards = vec![Card { context, ..Card::made("m") }, Card { is_adapter: true, ..Card::made("lora") }];
+            let cards =
+                vec![Card { context, ..Card::made("m") }, Card { is_adapter: true, ..Card::made("lora") }].into();
             fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
         }
     };
@@ -271,7 +273,7 @@ fn a_pool_takes_prompts_as_long_as_any_of_its_engines_does() {
     let mut context = |third: Option<u32>, blocks: Option<u32>| {
         for (place, context) in [Some(8_192), Some(32_768), third].into_iter().enumerate() {
             let (id, _) = fleet.target(place).unwrap();
-            let cards = vec![Card { context, ..Card::made("m") }];
+            let cards = vec![Card { context, ..Card::made("m") }].into();
             fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
         }
         let (id, _) = fleet.target(2).unwrap();
@@ -408,7 +410,7 @@ fn who_lists_no_configured_model_at_an_engines_address_serves_nothing_of_its() {
         let mut fleet = with(&["a"]);
         let looks = |fleet: &mut Fleet, place: usize| {
             let (id, _) = fleet.target(place).unwrap();
-            let learnt = |id| Learnt { cards: vec![Card::made(id)], asks_key: false, left_out: 0 };
+            let learnt = |id| Learnt { cards: vec![Card::made(id)].into(), asks_key: false, left_out: 0 };
             fleet.learnt(place, id, list.map(learnt).ok_or(ModelsError::Status(404)))
         };
         // Who has never listed them is believed.
@@ -580,7 +582,7 @@ fn adapters_share_the_tables_of_their_base_model_whatever_engines_take() {
         for (place, context) in [8_192, 32_768].into_iter().enumerate() {
             let (id, _) = fleet.target(place).unwrap();
             let card = |id: &str, context| Card { context: Some(context), ..Card::made(id) };
-            let cards = vec![card("m", context), card("lora", lora[place])];
+            let cards = vec![card("m", context), card("lora", lora[place])].into();
             fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
         }
         let mut snapshot = fleet.snapshot();
@@ -620,7 +622,7 @@ fn models_told_anew_are_no_change() {
         let json = format!("{{\"id\":\"m\",\"created\":{created},\"root\":\"{root}\",\"max_model_len\":{context}}}");
         let card = Card { json: json.into(), root: Some(root.into()), context: Some(context), ..Card::made("m") };
         fleet.members[0].models_doubted = true;
-        let changed = fleet.learnt(0, id, Ok(Learnt { cards: vec![card], asks_key: false, left_out: 0 }));
+        let changed = fleet.learnt(0, id, Ok(Learnt { cards: vec![card].into(), asks_key: false, left_out: 0 }));
         assert!(!fleet.members()[0].models_doubted, "it serves what it did");
         changed
     };
@@ -700,7 +702,7 @@ fn what_an_engine_without_an_address_is_to_serve_is_out_of_service() {
 /// Who may be told of an engine's models is an engine's to say where it asks for a key that nobody here knows.
 #[test]
 fn models_behind_a_key_that_is_not_known_are_not_told() {
-    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")], asks_key, left_out: 0 });
+    let learnt = |asks_key| Ok(Learnt { cards: vec![Card::made("a")].into(), asks_key, left_out: 0 });
     let looked = |fleet: &mut Fleet, place: usize, look| {
         let (id, _) = fleet.target(place).unwrap();
         let changed = fleet.learnt(place, id, look);
@@ -763,4 +765,26 @@ fn models_behind_a_key_that_is_not_known_are_not_told() {
     fleet.reconfigure(config, Vec::new(), Arc::default(), Instant::now());
     let answer = fleet.snapshot().models_answer;
     assert_eq!((answer.list, answer.authorizations.len()), (None, 0));
+}
+
+/// Each of hundreds of engines may list a thousand adapters, and what is published anew says something of each of them.
+#[test]
+fn what_a_publication_looks_at_grows_with_what_is_listed_and_no_faster() {
+    let looks = |engines: u16, adapters: usize| {
+        let mut fleet = fleet(engines);
+        for place in 0..engines.into() {
+            let ids = (0..adapters).map(|n| format!("adapter-{n}"));
+            let adapters = ids.map(|id| Card { is_adapter: true, ..Card::made(&id) });
+            let cards = std::iter::once(Card::made("base")).chain(adapters).collect();
+            let (id, _) = fleet.target(place).unwrap();
+            fleet.learnt(place, id, Ok(Learnt { cards, asks_key: false, left_out: 0 }));
+        }
+        looks::since();
+        assert_eq!(fleet.snapshot().pools.iter().filter(|pool| pool.is_adapter).count(), adapters);
+        looks::since()
+    };
+    let (few, many) = (looks(4, 50), looks(8, 400));
+    assert!(many < 2 * 16 * few, "{few} looks, and {many} for sixteen times as much");
+    let half = looks(4, 400);
+    assert!(many < half + half / 4, "{half} looks, and {many} for as many ids of twice as many engines");
 }
