@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Sleep, sleep};
 
 use super::Keeper;
 use crate::config::{Config, Upstream};
@@ -53,22 +55,48 @@ pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
     named.expanded(config.clone(), &[]).map(|(config, _)| config.upstream)
 }
 
+type Found = Result<Vec<SocketAddr>, String>;
+
+/// Look-ups under way, one of each name: one that name servers do not answer for as long as it may last holds up no
+/// other.
+#[derive(Default)]
+struct Lookups {
+    tasks: JoinSet<Found>,
+    names: HashMap<Id, Upstream>,
+}
+
+impl Lookups {
+    fn begin(&mut self, name: &Upstream, lookup: impl Future<Output = Found> + Send + 'static) {
+        if !self.names.values().any(|asked| asked.is_same(name)) {
+            let id = self.tasks.spawn(lookup).id();
+            self.names.insert(id, name.clone());
+        }
+    }
+
+    /// The next one that ends before `rest` does.
+    async fn ends_before(&mut self, rest: Pin<&mut Sleep>) -> Option<(Upstream, Found)> {
+        let (id, found) = tokio::select! {
+            () = rest => return None,
+            Some(ended) = self.tasks.join_next_with_id() => {
+                ended.unwrap_or_else(|error| (error.id(), Err(error.to_string())))
+            }
+        };
+        Some((self.names.remove(&id)?, found))
+    }
+}
+
 impl Keeper {
     /// Has the fleet follow all such names, for ever.
     pub async fn follow_names(self: Arc<Self>) {
         // Why each was not followed when it was looked up last.
         let mut said: HashMap<String, String> = HashMap::new();
+        let mut lookups = Lookups::default();
         loop {
             let named = self.taking.named.load_full();
             let every = Duration::from_millis(self.config().control.resolve_interval_ms).min(OFTEN);
-            sleep(if named.unknown().next().is_some() { AGAIN.min(every) } else { every }).await;
-            let look_up = |name: &Upstream| {
-                let asked = name.clone();
-                (name.clone(), tokio::spawn(async move { names::lookup(&asked).await }))
-            };
-            let lookups: Vec<_> = named.names().map(look_up).collect();
-            for (name, lookup) in lookups {
-                let found = lookup.await.unwrap_or_else(|error| Err(error.to_string()));
+            let rest = if named.unknown().next().is_some() { AGAIN.min(every) } else { every };
+            let mut rest = pin!(sleep(rest));
+            while let Some((name, found)) = lookups.ends_before(rest.as_mut()).await {
                 let followed = match found {
                     Ok(addresses) => self.stands_for(&name, addresses).await.map_err(|why| why.to_string()),
                     Err(why) => Err(why),
@@ -77,6 +105,10 @@ impl Keeper {
                 say(&name.label(), followed, is_known, &mut said);
             }
             let named = self.taking.named.load_full();
+            for name in named.names() {
+                let asked = name.clone();
+                lookups.begin(name, async move { names::lookup(&asked).await });
+            }
             said.retain(|name, _| named.names().any(|known| known.label() == *name));
             self.taking.unfollowed.store(said.len(), Ordering::Relaxed);
         }
@@ -183,12 +215,16 @@ mod tests {
         ([127, 0, 0, last], 1).into()
     }
 
-    #[derive(Debug)]
-    struct AsBefore;
+    fn gpu() -> Upstream {
+        Upstream::new("http://127.0.0.9:1".parse().unwrap())
+    }
 
-    impl Source for AsBefore {
+    #[derive(Debug)]
+    struct Says(Vec<Upstream>);
+
+    impl Source for Says {
         fn load(&self) -> Result<Config, String> {
-            Ok(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]))
+            Ok(config_of(self.0.clone()))
         }
 
         fn in_use(&self, _: &Config) {}
@@ -199,7 +235,7 @@ mod tests {
     /// As a rolling update does: engines come, others go, and who is there all the time keeps its place and slot.
     #[tokio::test(flavor = "current_thread")]
     async fn engines_come_and_go_with_the_addresses_of_their_name() {
-        let keeper = keeper(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]));
+        let keeper = keeper(config_of([name(), gpu()]));
         keeper.look_up().await;
         let labels = || keeper.config().upstream.iter().map(Upstream::label).collect::<Vec<_>>();
         let slot = |label: &str| {
@@ -224,8 +260,23 @@ mod tests {
         assert_eq!((slot("127.0.0.2:1"), slot("127.0.0.9:1")), (stays, beside));
         assert!(keeper.stands_for(&name(), vec!["[::1]:1".parse().unwrap()]).await.is_err());
         assert_eq!(labels().len(), 3, "a name that tells nothing of use changes nothing");
-        let source: Arc<dyn Source> = Arc::new(AsBefore);
+        let source: Arc<dyn Source> = Arc::new(Says(vec![name(), gpu()]));
         let changes = keeper.reload(&source, keeper.ask()).await.unwrap();
         assert_eq!((changes, labels().len()), (Changes::default(), 3), "the same file stands for the same");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_is_not_answered_holds_up_no_other() {
+        let other = Upstream { url: "http://others.invalid:1".parse().unwrap(), ..name() };
+        let mut lookups = Lookups::default();
+        for round in 1..4 {
+            lookups.begin(&name(), std::future::pending());
+            lookups.begin(&other, async move { Ok(vec![at(round)]) });
+            let mut rest = pin!(sleep(AGAIN / 4));
+            let ended = lookups.ends_before(rest.as_mut()).await;
+            assert_eq!(ended, Some((other.clone(), Ok(vec![at(round)]))));
+            assert_eq!(lookups.ends_before(rest.as_mut()).await, None);
+        }
+        assert_eq!((lookups.tasks.len(), lookups.names.len()), (1, 1), "it is asked once");
     }
 }
