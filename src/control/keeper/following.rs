@@ -130,11 +130,9 @@ impl Keeper {
         addresses: Vec<SocketAddr>,
     ) -> Result<Option<Changes>, Refused> {
         let known = self.taking.named.load_full();
+        // As it is configured by now. The configuration may have it no longer.
+        let Some(name) = known.names().find(|known| known.is_same(name)) else { return Ok(None) };
         let mut named = (*known).clone();
-        if !known.names().any(|known| known.is_same(name)) {
-            // The configuration has it no longer.
-            return Ok(None);
-        }
         if !named.stands_for(name, addresses) {
             return Err(Refused::Wrong("it has no address of the family that its engines have".into()));
         }
@@ -263,6 +261,20 @@ mod tests {
         let source: Arc<dyn Source> = Arc::new(Says(vec![name(), gpu()]));
         let changes = keeper.reload(&source, keeper.ask()).await.unwrap();
         assert_eq!((changes, labels().len()), (Changes::default(), 3), "the same file stands for the same");
+    }
+
+    /// The look-up began before the configuration was read.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_comes_is_as_the_name_is_configured_now() {
+        let keeper = keeper(config_of([name(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name(), vec![at(1)]).await.unwrap();
+        let heavy = Upstream { weight: 2, drain: true, ..name() };
+        let source: Arc<dyn Source> = Arc::new(Says(vec![heavy, gpu()]));
+        keeper.reload(&source, keeper.ask()).await.unwrap();
+        keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap();
+        let told: Vec<_> = keeper.config().upstream.iter().map(|one| (one.weight, one.drain)).collect();
+        assert_eq!(told, [(2, true), (2, true), (1, false)]);
     }
 
     #[tokio::test(flavor = "current_thread")]
