@@ -62,6 +62,14 @@ impl Named {
         is_told
     }
 
+    /// A name does not stand for those of its engines that are another's: who goes with either would be lost to both.
+    /// False: it has no others.
+    pub fn leaves(&mut self, name: &Upstream, is_anothers: impl Fn(&Upstream) -> bool) -> bool {
+        let Some((_, addresses)) = self.0.iter_mut().find(|(known, _)| known.is_same(name)) else { return false };
+        addresses.retain(|at| !is_anothers(&engine(name, *at)));
+        !addresses.is_empty()
+    }
+
     /// The engines of a name. One that has no address yet stands for itself: as one engine without an address.
     pub fn engines(&self, name: &Upstream) -> Vec<Upstream> {
         let addresses = self.addresses(name);

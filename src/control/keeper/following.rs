@@ -28,7 +28,12 @@ pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> 
     let mut named = Named::of(config, before);
     let unknown = named.unknown().map(|name| (name.clone(), name.clone())).collect();
     for (name, addresses) in names::first_lookups(unknown).await {
-        named.stands_for(&name, addresses);
+        let (mut with, others) = (named.clone(), config.upstream.iter().filter(|other| !other.is_same(&name)));
+        let others: Vec<Upstream> = others.flat_map(|other| named.engines(other)).collect();
+        let is_anothers = |one: &Upstream| others.iter().any(|other| other.url == one.url);
+        if with.stands_for(&name, addresses) && with.leaves(&name, is_anothers) {
+            named = with;
+        }
     }
     named
 }
@@ -132,11 +137,16 @@ impl Keeper {
         let known = self.taking.named.load_full();
         // As it is configured by now. The configuration may have it no longer.
         let Some(name) = known.names().find(|known| known.is_same(name)) else { return Ok(None) };
-        let mut named = (*known).clone();
+        let (mut named, read) = ((*known).clone(), self.taking.read.load_full());
         if !named.stands_for(name, addresses) {
             return Err(Refused::Wrong("it has no address of the family that its engines have".into()));
         }
-        let (before, after) = (known.engines(name), named.engines(name));
+        let before = known.engines(name);
+        let is_own = |one: &Upstream| before.iter().any(|own| own.is_same(one));
+        if !named.leaves(name, |one| read.upstream.iter().any(|other| other.url == one.url && !is_own(other))) {
+            return Err(Refused::Wrong("each of its addresses is that of another engine".into()));
+        }
+        let after = named.engines(name);
         let Some(one) =
             after.iter().find(|one| !before.contains(one)).or(before.iter().find(|one| !after.contains(one)))
         else {
@@ -263,6 +273,10 @@ mod tests {
         assert_eq!((changes, labels().len()), (Changes::default(), 3), "the same file stands for the same");
     }
 
+    fn labels(keeper: &Keeper) -> Vec<String> {
+        keeper.config().upstream.iter().map(Upstream::label).collect()
+    }
+
     /// The look-up began before the configuration was read.
     #[tokio::test(flavor = "current_thread")]
     async fn what_comes_is_as_the_name_is_configured_now() {
@@ -275,6 +289,34 @@ mod tests {
         keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap();
         let told: Vec<_> = keeper.config().upstream.iter().map(|one| (one.weight, one.drain)).collect();
         assert_eq!(told, [(2, true), (2, true), (1, false)]);
+    }
+
+    /// As a pod that comes to belong to another Service, or one that is also named by itself.
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_engine_of_two_is_lost_with_neither() {
+        let other = Upstream { url: "http://others.invalid:1".parse().unwrap(), ..name() };
+        let keeper = keeper(config_of([name(), other.clone(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&other, vec![at(2), at(3)]).await.unwrap();
+        keeper.stands_for(&name(), vec![at(1), at(2), at(9)]).await.unwrap();
+        assert_eq!(labels(&keeper), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"]);
+        let source: Arc<dyn Source> = Arc::new(Says(vec![name(), other.clone(), gpu()]));
+        assert!(keeper.reload(&source, keeper.ask()).await.is_ok(), "each is counted once");
+        keeper.stands_for(&other, vec![at(3)]).await.unwrap();
+        for _ in 0..2 {
+            keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap();
+            assert_eq!(labels(&keeper), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"]);
+        }
+        assert!(keeper.stands_for(&name(), vec![at(9)]).await.is_err_and(|why| why.to_string().contains("another")));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_also_named_by_itself_begins_as_that() {
+        let url = |url: &str| Upstream::new(url.parse().unwrap());
+        let each = |port| Upstream { each_address: true, ..url(&format!("http://localhost:{port}")) };
+        let config = config_of([each(1), url("http://127.0.0.1:1"), each(2)]);
+        let labels = engines(&config).await.map(|engines| engines.iter().map(Upstream::label).collect::<Vec<_>>());
+        assert_eq!(labels.unwrap(), ["localhost:1", "127.0.0.1:1", "127.0.0.1:2"]);
     }
 
     #[tokio::test(flavor = "current_thread")]
