@@ -147,13 +147,12 @@ impl Keeper {
             return Err(Refused::Wrong("each of its addresses is that of another engine".into()));
         }
         let after = named.engines(name);
-        let Some(one) =
-            after.iter().find(|one| !before.contains(one)).or(before.iter().find(|one| !after.contains(one)))
-        else {
-            return Ok(None);
-        };
         // Before others have to wait for this one.
-        let key = self.added_key(&Edit::Add(one.clone())).await?;
+        let key = match after.iter().find(|one| !before.contains(one)) {
+            Some(comes) => self.added_key(&Edit::Add(comes.clone())).await?,
+            None if before.iter().all(|one| after.contains(one)) => return Ok(None),
+            None => None,
+        };
         let _alone = self.taking.changing.lock().await;
         if !Arc::ptr_eq(&known, &self.taking.named.load()) {
             // Another configuration came, which has looked for itself.
@@ -317,6 +316,21 @@ mod tests {
         let config = config_of([each(1), url("http://127.0.0.1:1"), each(2)]);
         let labels = engines(&config).await.map(|engines| engines.iter().map(Upstream::label).collect::<Vec<_>>());
         assert_eq!(labels.unwrap(), ["localhost:1", "127.0.0.1:1", "127.0.0.1:2"]);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_goes_goes_without_a_key() {
+        let file = std::env::temp_dir().join(format!("warmfront-following-{}", std::process::id()));
+        std::fs::write(&file, "key").unwrap();
+        let name = Upstream { api_key_file: file.clone(), ..name() };
+        let keeper = keeper(config_of([name.clone(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name, vec![at(1), at(2)]).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let goes = keeper.stands_for(&name, vec![at(2)]).await;
+        assert_eq!(goes.map(|changes| changes.unwrap().removed), Ok(vec!["127.0.0.1:1".to_owned()]));
+        assert!(keeper.fleet().members().iter().any(|one| one.key.as_deref() == Some("key")));
+        assert!(keeper.stands_for(&name, vec![at(2), at(3)]).await.is_err(), "who comes needs one");
     }
 
     #[tokio::test(flavor = "current_thread")]
