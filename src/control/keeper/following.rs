@@ -333,6 +333,25 @@ mod tests {
         assert!(keeper.stands_for(&name, vec![at(2), at(3)]).await.is_err(), "who comes needs one");
     }
 
+    /// As an operator does with a name that cannot be followed.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_becomes_one_engine_is_looked_up() {
+        let one = Upstream::new("http://localhost:1".parse().unwrap());
+        let keeper = keeper(config_of([Upstream { each_address: true, ..one.clone() }, gpu()]));
+        keeper.look_up().await;
+        keeper.watch();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(keeper.target(0).is_none(), "it stands for itself");
+        let source: Arc<dyn Source> = Arc::new(Says(vec![one, gpu()]));
+        keeper.reload(&source, keeper.ask()).await.unwrap();
+        let found = async {
+            while keeper.target(0).is_none() {
+                sleep(AGAIN / 10).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(10), found).await.is_ok(), "it has no address");
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn a_name_that_is_not_answered_holds_up_no_other() {
         let other = Upstream { url: "http://others.invalid:1".parse().unwrap(), ..name() };
