@@ -94,6 +94,16 @@ impl Named {
     }
 }
 
+/// Whether an engine of a name, or one of its ranks, may be called so, wherever it is.
+pub(super) fn may_be_called(name: &Upstream, label: &str) -> bool {
+    let server = label.rsplit_once('@').filter(|_| name.has_ranks()).map_or(label, |(server, _)| server);
+    let at = match &*name.name {
+        "" => Some(server),
+        name => server.strip_prefix(name).and_then(|at| at.strip_prefix('-')),
+    };
+    at.and_then(|at| at.parse::<SocketAddr>().ok()).is_some_and(|at| at.port() == name.url.port)
+}
+
 fn engine(name: &Upstream, at: SocketAddr) -> Upstream {
     let called = if name.name.is_empty() { String::new() } else { format!("{}-{at}", name.name) };
     let url = Url { host: at.ip().to_string(), port: at.port() };
