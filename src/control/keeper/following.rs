@@ -192,8 +192,14 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
     match followed {
         Ok(changes) => {
             said.remove(name);
-            if let Some(Changes { added, removed, .. }) = changes {
+            if let Some(Changes { added, removed, restart, .. }) = changes {
                 tracing::info!(name, ?added, ?removed, "a host name stands for other engines");
+                if restart.contains(&"upstream") {
+                    tracing::warn!(
+                        name,
+                        "there are more engines than the prefix index has places for: those beyond count as cold until a restart"
+                    );
+                }
             }
         }
         Err(why) if said.get(name) != Some(&why) => {
@@ -365,5 +371,27 @@ mod tests {
             assert_eq!(lookups.ends_before(rest.as_mut()).await, None);
         }
         assert_eq!((lookups.tasks.len(), lookups.names.len()), (1, 1), "it is asked once");
+    }
+
+    /// A reload says so, and nobody asks for one.
+    #[tokio::test(flavor = "current_thread")]
+    async fn that_more_come_than_the_index_has_places_for_is_said() {
+        let log = std::env::temp_dir().join(format!("warmfront-places-{}", std::process::id()));
+        let writer = Arc::new(std::fs::File::create(&log).unwrap());
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+        let keeper = keeper(config_of([name(), gpu()]));
+        let mut all = Vec::new();
+        // Without that of the one beside it.
+        for engines in [64, 65] {
+            let changes = keeper.stands_for(&name(), (1..=engines).map(at).collect()).await;
+            all.push(changes.map_err(|why| why.to_string()));
+        }
+        tracing::subscriber::with_default(subscriber, || {
+            all.into_iter().for_each(|changes| say("engines", changes, true, &mut HashMap::new()));
+        });
+        let said = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        let lines: Vec<&str> = said.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert!(lines.len() == 1 && lines[0].contains("count as cold"), "{said}");
     }
 }
