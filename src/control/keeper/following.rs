@@ -205,7 +205,7 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
         Err(why) if said.get(name) != Some(&why) => {
             match is_known {
                 true => tracing::warn!(name, why, "cannot follow a host name: the engines that it stood for last stay"),
-                false => tracing::warn!(name, why, "cannot look up a host name: no engine of its is known yet"),
+                false => tracing::warn!(name, why, "cannot follow a host name: no engine of its is known yet"),
             }
             said.insert(name.to_owned(), why);
         }
