@@ -143,7 +143,13 @@ impl Keeper {
         }
         let before = known.engines(name);
         let is_own = |one: &Upstream| before.iter().any(|own| own.is_same(one));
-        if !named.leaves(name, |one| read.upstream.iter().any(|other| other.url == one.url && !is_own(other))) {
+        // Of the configuration, or added by hand under another name.
+        let config = self.config();
+        let is_anothers = |one: &Upstream| {
+            read.upstream.iter().any(|other| other.url == one.url && !is_own(other))
+                || config.upstream.iter().any(|other| other.url == one.url && !other.is_same(one))
+        };
+        if !named.leaves(name, is_anothers) {
             return Err(Refused::Wrong("each of its addresses is that of another engine".into()));
         }
         let after = named.engines(name);
@@ -313,6 +319,27 @@ mod tests {
             assert_eq!(labels(&keeper), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"]);
         }
         assert!(keeper.stands_for(&name(), vec![at(9)]).await.is_err_and(|why| why.to_string().contains("another")));
+    }
+
+    /// A name is followed on, and has it once nobody else does.
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_was_added_by_hand_under_another_name_stays_that() {
+        let keeper = keeper(config_of([name(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name(), vec![at(1)]).await.unwrap();
+        let [same, called] = [2, 3].map(|last| Upstream::new(format!("http://{}", at(last)).parse().unwrap()));
+        for added in [same, Upstream { name: "x".into(), ..called }] {
+            keeper.edit(&Edit::Add(added)).await.unwrap();
+        }
+        let tells = async || {
+            let changes = keeper.stands_for(&name(), vec![at(1), at(2), at(3), at(4)]).await;
+            changes.map(|_| labels(&keeper).join(" "))
+        };
+        let by_hand = "127.0.0.1:1 127.0.0.4:1 127.0.0.9:1 127.0.0.2:1 x";
+        assert_eq!(tells().await.as_deref(), Ok(by_hand));
+        keeper.edit(&Edit::Remove("x".into())).await.unwrap();
+        keeper.edit(&Edit::Remove("127.0.0.2:1".into())).await.unwrap();
+        assert_eq!(tells().await.as_deref(), Ok("127.0.0.1:1 127.0.0.3:1 127.0.0.4:1 127.0.0.9:1"));
     }
 
     #[tokio::test(flavor = "current_thread")]
