@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::{Id, JoinSet};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::Keeper;
 use crate::config::{Config, Upstream};
@@ -22,6 +22,8 @@ use crate::control::reload::Changes;
 const OFTEN: Duration = Duration::from_secs(5);
 /// Between two look-ups of a name that had no address yet.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Longest wait for the key of engines that come: other names wait as long.
+const KEY_WITHIN: Duration = Duration::from_secs(2);
 
 /// The names of a configuration that is to be taken: of those that were not known before, what they stand for.
 pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> Named {
@@ -155,7 +157,10 @@ impl Keeper {
         let after = named.engines(name);
         // Before others have to wait for this one.
         let key = match after.iter().find(|one| !before.contains(one)) {
-            Some(comes) => self.added_key(&Edit::Add(comes.clone())).await?,
+            Some(comes) => {
+                let key = timeout(KEY_WITHIN, self.added_key(&Edit::Add(comes.clone()))).await;
+                key.map_err(|_| Refused::Wrong("its api_key_file is not read in time".into()))??
+            }
             None if before.iter().all(|one| after.contains(one)) => return Ok(None),
             None => None,
         };
@@ -382,7 +387,7 @@ mod tests {
                 sleep(AGAIN / 10).await;
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(10), found).await.is_ok(), "it has no address");
+        assert!(timeout(Duration::from_secs(10), found).await.is_ok(), "it has no address");
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -420,5 +425,26 @@ mod tests {
         std::fs::remove_file(&log).unwrap();
         let lines: Vec<&str> = said.lines().filter(|line| !line.contains(" INFO ")).collect();
         assert!(lines.len() == 1 && lines[0].contains("count as cold"), "{said}");
+    }
+
+    /// As of a file on a machine that is gone: all other names would wait for it, too.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_key_on_a_disk_that_does_not_answer_is_not_waited_for() {
+        let file = std::env::temp_dir().join(format!("warmfront-far-key-{}", std::process::id()));
+        let _ = std::fs::remove_file(&file);
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let name = Upstream { api_key_file: file.clone(), ..name() };
+        let keeper = keeper(config_of([name.clone(), gpu()]));
+        keeper.look_up().await;
+        let mut tries = Vec::new();
+        for _ in 0..2 {
+            tries.push(timeout(3 * KEY_WITHIN, keeper.stands_for(&name, vec![at(1)])).await);
+        }
+        // Whoever still stands there reads an end.
+        drop(std::fs::OpenOptions::new().write(true).open(&file));
+        std::fs::remove_file(&file).unwrap();
+        for tried in tries {
+            assert!(tried.unwrap().is_err_and(|why| why.to_string().contains("api_key_file")));
+        }
     }
 }
