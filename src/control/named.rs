@@ -62,6 +62,14 @@ impl Named {
         is_told
     }
 
+    /// A name does not stand for those of its engines that are another's: who goes with either would be lost to both.
+    /// False: it has no others.
+    pub fn leaves(&mut self, name: &Upstream, is_anothers: impl Fn(&Upstream) -> bool) -> bool {
+        let Some((_, addresses)) = self.0.iter_mut().find(|(known, _)| known.is_same(name)) else { return false };
+        addresses.retain(|at| !is_anothers(&engine(name, *at)));
+        !addresses.is_empty()
+    }
+
     /// The engines of a name. One that has no address yet stands for itself: as one engine without an address.
     pub fn engines(&self, name: &Upstream) -> Vec<Upstream> {
         let addresses = self.addresses(name);
@@ -84,6 +92,16 @@ impl Named {
         let config = Config { upstream, ..config }.checked().map_err(|invalid| invalid.to_string())?;
         Ok((config, keys))
     }
+}
+
+/// Whether an engine of a name, or one of its ranks, may be called so, wherever it is.
+pub(super) fn may_be_called(name: &Upstream, label: &str) -> bool {
+    let server = label.rsplit_once('@').filter(|_| name.has_ranks()).map_or(label, |(server, _)| server);
+    let at = match &*name.name {
+        "" => Some(server),
+        name => server.strip_prefix(name).and_then(|at| at.strip_prefix('-')),
+    };
+    at.and_then(|at| at.parse::<SocketAddr>().ok()).is_some_and(|at| at.port() == name.url.port)
 }
 
 fn engine(name: &Upstream, at: SocketAddr) -> Upstream {

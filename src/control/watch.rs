@@ -129,15 +129,17 @@ impl Watch {
     }
 
     async fn resolve(self) {
-        let upstream = &self.upstream;
-        if upstream.each_address || upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
+        if self.upstream.url.host.parse::<std::net::IpAddr>().is_ok() {
             return;
         }
         let mut said = false;
         // The first look-up was made before the shards began.
         loop {
             self.rest_of_names().await;
-            match lookup(upstream).await {
+            // A name of several engines is followed elsewhere. It may come to be configured as one engine.
+            let now = self.keeper.fleet().member(self.place).map(|member| member.upstream.clone());
+            let Some(upstream) = now.filter(|upstream| !upstream.each_address) else { continue };
+            match lookup(&upstream).await {
                 Ok(addresses) => {
                     self.keeper.resolved(self.place, addresses);
                     said = false;

@@ -10,6 +10,7 @@ use crate::control::hearing::Computed;
 use crate::control::ladder::Tells;
 use crate::control::listen::ToHear;
 use crate::control::member::Member;
+use crate::control::named;
 use crate::control::saved::{Engine, Process, Rows, Saved};
 use crate::fleet::EndpointId;
 use crate::index::{Figures, Saved as Row};
@@ -131,10 +132,14 @@ impl Fleet {
         self.remembered.clone()
     }
 
-    /// Of engines that are not configured any more nothing is kept.
+    /// Of engines that are not configured any more nothing is kept. Those of a host name may come yet where it is not
+    /// known who they are.
     pub(super) fn forget_strangers(&mut self) {
         let Fleet { remembered, members, .. } = self;
-        remembered.retain(|name| members.iter().any(|member| &*member.name == name));
+        let may_be = |Member { upstream, .. }: &Member, name: &str| {
+            upstream.each_address && named::may_be_called(upstream, name)
+        };
+        remembered.retain(|name| members.iter().any(|member| &*member.name == name || may_be(member, name)));
     }
 
     /// What is known of the engine at `place`, by its name, if it says which process it is; of what it has told itself

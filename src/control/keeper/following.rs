@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::Keeper;
 use crate::config::{Config, Upstream};
@@ -20,13 +22,20 @@ use crate::control::reload::Changes;
 const OFTEN: Duration = Duration::from_secs(5);
 /// Between two look-ups of a name that had no address yet.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Longest wait for the key of engines that come: other names wait as long.
+const KEY_WITHIN: Duration = Duration::from_secs(2);
 
 /// The names of a configuration that is to be taken: of those that were not known before, what they stand for.
 pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> Named {
     let mut named = Named::of(config, before);
     let unknown = named.unknown().map(|name| (name.clone(), name.clone())).collect();
     for (name, addresses) in names::first_lookups(unknown).await {
-        named.stands_for(&name, addresses);
+        let (mut with, others) = (named.clone(), config.upstream.iter().filter(|other| !other.is_same(&name)));
+        let others: Vec<Upstream> = others.flat_map(|other| named.engines(other)).collect();
+        let is_anothers = |one: &Upstream| others.iter().any(|other| other.url == one.url);
+        if with.stands_for(&name, addresses) && with.leaves(&name, is_anothers) {
+            named = with;
+        }
     }
     named
 }
@@ -53,22 +62,48 @@ pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
     named.expanded(config.clone(), &[]).map(|(config, _)| config.upstream)
 }
 
+type Found = Result<Vec<SocketAddr>, String>;
+
+/// Look-ups under way, one of each name: one that name servers do not answer for as long as it may last holds up no
+/// other.
+#[derive(Default)]
+struct Lookups {
+    tasks: JoinSet<Found>,
+    names: HashMap<Id, Upstream>,
+}
+
+impl Lookups {
+    fn begin(&mut self, name: &Upstream, lookup: impl Future<Output = Found> + Send + 'static) {
+        if !self.names.values().any(|asked| asked.is_same(name)) {
+            let id = self.tasks.spawn(lookup).id();
+            self.names.insert(id, name.clone());
+        }
+    }
+
+    /// The next one that ends before `rest` does.
+    async fn ends_before(&mut self, rest: Pin<&mut Sleep>) -> Option<(Upstream, Found)> {
+        let (id, found) = tokio::select! {
+            () = rest => return None,
+            Some(ended) = self.tasks.join_next_with_id() => {
+                ended.unwrap_or_else(|error| (error.id(), Err(error.to_string())))
+            }
+        };
+        Some((self.names.remove(&id)?, found))
+    }
+}
+
 impl Keeper {
     /// Has the fleet follow all such names, for ever.
     pub async fn follow_names(self: Arc<Self>) {
         // Why each was not followed when it was looked up last.
         let mut said: HashMap<String, String> = HashMap::new();
+        let mut lookups = Lookups::default();
         loop {
             let named = self.taking.named.load_full();
             let every = Duration::from_millis(self.config().control.resolve_interval_ms).min(OFTEN);
-            sleep(if named.unknown().next().is_some() { AGAIN.min(every) } else { every }).await;
-            let look_up = |name: &Upstream| {
-                let asked = name.clone();
-                (name.clone(), tokio::spawn(async move { names::lookup(&asked).await }))
-            };
-            let lookups: Vec<_> = named.names().map(look_up).collect();
-            for (name, lookup) in lookups {
-                let found = lookup.await.unwrap_or_else(|error| Err(error.to_string()));
+            let rest = if named.unknown().next().is_some() { AGAIN.min(every) } else { every };
+            let mut rest = pin!(sleep(rest));
+            while let Some((name, found)) = lookups.ends_before(rest.as_mut()).await {
                 let followed = match found {
                     Ok(addresses) => self.stands_for(&name, addresses).await.map_err(|why| why.to_string()),
                     Err(why) => Err(why),
@@ -77,6 +112,10 @@ impl Keeper {
                 say(&name.label(), followed, is_known, &mut said);
             }
             let named = self.taking.named.load_full();
+            for name in named.names() {
+                let asked = name.clone();
+                lookups.begin(name, async move { names::lookup(&asked).await });
+            }
             said.retain(|name, _| named.names().any(|known| known.label() == *name));
             self.taking.unfollowed.store(said.len(), Ordering::Relaxed);
         }
@@ -98,22 +137,33 @@ impl Keeper {
         addresses: Vec<SocketAddr>,
     ) -> Result<Option<Changes>, Refused> {
         let known = self.taking.named.load_full();
-        let mut named = (*known).clone();
-        if !known.names().any(|known| known.is_same(name)) {
-            // The configuration has it no longer.
-            return Ok(None);
-        }
+        // As it is configured by now. The configuration may have it no longer.
+        let Some(name) = known.names().find(|known| known.is_same(name)) else { return Ok(None) };
+        let (mut named, read) = ((*known).clone(), self.taking.read.load_full());
         if !named.stands_for(name, addresses) {
             return Err(Refused::Wrong("it has no address of the family that its engines have".into()));
         }
-        let (before, after) = (known.engines(name), named.engines(name));
-        let Some(one) =
-            after.iter().find(|one| !before.contains(one)).or(before.iter().find(|one| !after.contains(one)))
-        else {
-            return Ok(None);
+        let before = known.engines(name);
+        let is_own = |one: &Upstream| before.iter().any(|own| own.is_same(one));
+        // Of the configuration, or added by hand under another name.
+        let config = self.config();
+        let is_anothers = |one: &Upstream| {
+            read.upstream.iter().any(|other| other.url == one.url && !is_own(other))
+                || config.upstream.iter().any(|other| other.url == one.url && !other.is_same(one))
         };
+        if !named.leaves(name, is_anothers) {
+            return Err(Refused::Wrong("each of its addresses is that of another engine".into()));
+        }
+        let after = named.engines(name);
         // Before others have to wait for this one.
-        let key = self.added_key(&Edit::Add(one.clone())).await?;
+        let key = match after.iter().find(|one| !before.contains(one)) {
+            Some(comes) => {
+                let key = timeout(KEY_WITHIN, self.added_key(&Edit::Add(comes.clone()))).await;
+                key.map_err(|_| Refused::Wrong("its api_key_file is not read in time".into()))??
+            }
+            None if before.iter().all(|one| after.contains(one)) => return Ok(None),
+            None => None,
+        };
         let _alone = self.taking.changing.lock().await;
         if !Arc::ptr_eq(&known, &self.taking.named.load()) {
             // Another configuration came, which has looked for itself.
@@ -153,14 +203,20 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
     match followed {
         Ok(changes) => {
             said.remove(name);
-            if let Some(Changes { added, removed, .. }) = changes {
+            if let Some(Changes { added, removed, restart, .. }) = changes {
                 tracing::info!(name, ?added, ?removed, "a host name stands for other engines");
+                if restart.contains(&"upstream") {
+                    tracing::warn!(
+                        name,
+                        "there are more engines than the prefix index has places for: those beyond count as cold until a restart"
+                    );
+                }
             }
         }
         Err(why) if said.get(name) != Some(&why) => {
             match is_known {
                 true => tracing::warn!(name, why, "cannot follow a host name: the engines that it stood for last stay"),
-                false => tracing::warn!(name, why, "cannot look up a host name: no engine of its is known yet"),
+                false => tracing::warn!(name, why, "cannot follow a host name: no engine of its is known yet"),
             }
             said.insert(name.to_owned(), why);
         }
@@ -183,12 +239,16 @@ mod tests {
         ([127, 0, 0, last], 1).into()
     }
 
-    #[derive(Debug)]
-    struct AsBefore;
+    fn gpu() -> Upstream {
+        Upstream::new("http://127.0.0.9:1".parse().unwrap())
+    }
 
-    impl Source for AsBefore {
+    #[derive(Debug)]
+    struct Says(Vec<Upstream>);
+
+    impl Source for Says {
         fn load(&self) -> Result<Config, String> {
-            Ok(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]))
+            Ok(config_of(self.0.clone()))
         }
 
         fn in_use(&self, _: &Config) {}
@@ -199,7 +259,7 @@ mod tests {
     /// As a rolling update does: engines come, others go, and who is there all the time keeps its place and slot.
     #[tokio::test(flavor = "current_thread")]
     async fn engines_come_and_go_with_the_addresses_of_their_name() {
-        let keeper = keeper(config_of([name(), Upstream::new("http://127.0.0.9:1".parse().unwrap())]));
+        let keeper = keeper(config_of([name(), gpu()]));
         keeper.look_up().await;
         let labels = || keeper.config().upstream.iter().map(Upstream::label).collect::<Vec<_>>();
         let slot = |label: &str| {
@@ -224,8 +284,167 @@ mod tests {
         assert_eq!((slot("127.0.0.2:1"), slot("127.0.0.9:1")), (stays, beside));
         assert!(keeper.stands_for(&name(), vec!["[::1]:1".parse().unwrap()]).await.is_err());
         assert_eq!(labels().len(), 3, "a name that tells nothing of use changes nothing");
-        let source: Arc<dyn Source> = Arc::new(AsBefore);
+        let source: Arc<dyn Source> = Arc::new(Says(vec![name(), gpu()]));
         let changes = keeper.reload(&source, keeper.ask()).await.unwrap();
         assert_eq!((changes, labels().len()), (Changes::default(), 3), "the same file stands for the same");
+    }
+
+    fn labels(keeper: &Keeper) -> Vec<String> {
+        keeper.config().upstream.iter().map(Upstream::label).collect()
+    }
+
+    /// The look-up began before the configuration was read.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_comes_is_as_the_name_is_configured_now() {
+        let keeper = keeper(config_of([name(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name(), vec![at(1)]).await.unwrap();
+        let heavy = Upstream { weight: 2, drain: true, ..name() };
+        let source: Arc<dyn Source> = Arc::new(Says(vec![heavy, gpu()]));
+        keeper.reload(&source, keeper.ask()).await.unwrap();
+        keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap();
+        let told: Vec<_> = keeper.config().upstream.iter().map(|one| (one.weight, one.drain)).collect();
+        assert_eq!(told, [(2, true), (2, true), (1, false)]);
+    }
+
+    /// As a pod that comes to belong to another Service, or one that is also named by itself.
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_engine_of_two_is_lost_with_neither() {
+        let other = Upstream { url: "http://others.invalid:1".parse().unwrap(), ..name() };
+        let keeper = keeper(config_of([name(), other.clone(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&other, vec![at(2), at(3)]).await.unwrap();
+        keeper.stands_for(&name(), vec![at(1), at(2), at(9)]).await.unwrap();
+        assert_eq!(labels(&keeper), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"]);
+        let source: Arc<dyn Source> = Arc::new(Says(vec![name(), other.clone(), gpu()]));
+        assert!(keeper.reload(&source, keeper.ask()).await.is_ok(), "each is counted once");
+        keeper.stands_for(&other, vec![at(3)]).await.unwrap();
+        for _ in 0..2 {
+            keeper.stands_for(&name(), vec![at(1), at(2)]).await.unwrap();
+            assert_eq!(labels(&keeper), ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"]);
+        }
+        assert!(keeper.stands_for(&name(), vec![at(9)]).await.is_err_and(|why| why.to_string().contains("another")));
+    }
+
+    /// A name is followed on, and has it once nobody else does.
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_was_added_by_hand_under_another_name_stays_that() {
+        let keeper = keeper(config_of([name(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name(), vec![at(1)]).await.unwrap();
+        let [same, called] = [2, 3].map(|last| Upstream::new(format!("http://{}", at(last)).parse().unwrap()));
+        for added in [same, Upstream { name: "x".into(), ..called }] {
+            keeper.edit(&Edit::Add(added)).await.unwrap();
+        }
+        let tells = async || {
+            let changes = keeper.stands_for(&name(), vec![at(1), at(2), at(3), at(4)]).await;
+            changes.map(|_| labels(&keeper).join(" "))
+        };
+        let by_hand = "127.0.0.1:1 127.0.0.4:1 127.0.0.9:1 127.0.0.2:1 x";
+        assert_eq!(tells().await.as_deref(), Ok(by_hand));
+        keeper.edit(&Edit::Remove("x".into())).await.unwrap();
+        keeper.edit(&Edit::Remove("127.0.0.2:1".into())).await.unwrap();
+        assert_eq!(tells().await.as_deref(), Ok("127.0.0.1:1 127.0.0.3:1 127.0.0.4:1 127.0.0.9:1"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_also_named_by_itself_begins_as_that() {
+        let url = |url: &str| Upstream::new(url.parse().unwrap());
+        let each = |port| Upstream { each_address: true, ..url(&format!("http://localhost:{port}")) };
+        let config = config_of([each(1), url("http://127.0.0.1:1"), each(2)]);
+        let labels = engines(&config).await.map(|engines| engines.iter().map(Upstream::label).collect::<Vec<_>>());
+        assert_eq!(labels.unwrap(), ["localhost:1", "127.0.0.1:1", "127.0.0.1:2"]);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_goes_goes_without_a_key() {
+        let file = std::env::temp_dir().join(format!("warmfront-following-{}", std::process::id()));
+        std::fs::write(&file, "key").unwrap();
+        let name = Upstream { api_key_file: file.clone(), ..name() };
+        let keeper = keeper(config_of([name.clone(), gpu()]));
+        keeper.look_up().await;
+        keeper.stands_for(&name, vec![at(1), at(2)]).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let goes = keeper.stands_for(&name, vec![at(2)]).await;
+        assert_eq!(goes.map(|changes| changes.unwrap().removed), Ok(vec!["127.0.0.1:1".to_owned()]));
+        assert!(keeper.fleet().members().iter().any(|one| one.key.as_deref() == Some("key")));
+        assert!(keeper.stands_for(&name, vec![at(2), at(3)]).await.is_err(), "who comes needs one");
+    }
+
+    /// As an operator does with a name that cannot be followed.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_becomes_one_engine_is_looked_up() {
+        let one = Upstream::new("http://localhost:1".parse().unwrap());
+        let keeper = keeper(config_of([Upstream { each_address: true, ..one.clone() }, gpu()]));
+        keeper.look_up().await;
+        keeper.watch();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(keeper.target(0).is_none(), "it stands for itself");
+        let source: Arc<dyn Source> = Arc::new(Says(vec![one, gpu()]));
+        keeper.reload(&source, keeper.ask()).await.unwrap();
+        let found = async {
+            while keeper.target(0).is_none() {
+                sleep(AGAIN / 10).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(10), found).await.is_ok(), "it has no address");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_is_not_answered_holds_up_no_other() {
+        let other = Upstream { url: "http://others.invalid:1".parse().unwrap(), ..name() };
+        let mut lookups = Lookups::default();
+        for round in 1..4 {
+            lookups.begin(&name(), std::future::pending());
+            lookups.begin(&other, async move { Ok(vec![at(round)]) });
+            let mut rest = pin!(sleep(AGAIN / 4));
+            let ended = lookups.ends_before(rest.as_mut()).await;
+            assert_eq!(ended, Some((other.clone(), Ok(vec![at(round)]))));
+            assert_eq!(lookups.ends_before(rest.as_mut()).await, None);
+        }
+        assert_eq!((lookups.tasks.len(), lookups.names.len()), (1, 1), "it is asked once");
+    }
+
+    /// A reload says so, and nobody asks for one.
+    #[tokio::test(flavor = "current_thread")]
+    async fn that_more_come_than_the_index_has_places_for_is_said() {
+        let log = std::env::temp_dir().join(format!("warmfront-places-{}", std::process::id()));
+        let writer = Arc::new(std::fs::File::create(&log).unwrap());
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+        let keeper = keeper(config_of([name(), gpu()]));
+        let mut all = Vec::new();
+        // Without that of the one beside it.
+        for engines in [64, 65] {
+            let changes = keeper.stands_for(&name(), (1..=engines).map(at).collect()).await;
+            all.push(changes.map_err(|why| why.to_string()));
+        }
+        tracing::subscriber::with_default(subscriber, || {
+            all.into_iter().for_each(|changes| say("engines", changes, true, &mut HashMap::new()));
+        });
+        let said = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        let lines: Vec<&str> = said.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert!(lines.len() == 1 && lines[0].contains("count as cold"), "{said}");
+    }
+
+    /// As of a file on a machine that is gone: all other names would wait for it, too.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_key_on_a_disk_that_does_not_answer_is_not_waited_for() {
+        let file = std::env::temp_dir().join(format!("warmfront-far-key-{}", std::process::id()));
+        let _ = std::fs::remove_file(&file);
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let name = Upstream { api_key_file: file.clone(), ..name() };
+        let keeper = keeper(config_of([name.clone(), gpu()]));
+        keeper.look_up().await;
+        let mut tries = Vec::new();
+        for _ in 0..2 {
+            tries.push(timeout(3 * KEY_WITHIN, keeper.stands_for(&name, vec![at(1)])).await);
+        }
+        // Whoever still stands there reads an end.
+        drop(std::fs::OpenOptions::new().write(true).open(&file));
+        std::fs::remove_file(&file).unwrap();
+        for tried in tries {
+            assert!(tried.unwrap().is_err_and(|why| why.to_string().contains("api_key_file")));
+        }
     }
 }

@@ -383,6 +383,35 @@ fn what_was_written_of_engines_that_are_gone_is_not_kept() {
     assert!(new.fleet.remembered().is_empty());
 }
 
+/// Name servers were slow as the process began: who is behind a name comes later.
+#[test]
+fn what_was_written_of_engines_of_a_name_waits_until_it_is_known_who_they_are() {
+    let mut old = Sent::new();
+    old.scraped(began(Some(5)));
+    let (_, engine) = old.fleet.saved(0).unwrap();
+    let mut saved = Saved::default();
+    let written =
+        ["10.0.0.7:8000", "10.0.0.8:8000", "b-[fd00::7]:8000@1", "10.0.0.7:8001", "b-x:8000", "engine-0:8000"];
+    written.iter().for_each(|name| saved.add(name, engine.clone()));
+    let each = |url: &str, name: &str, ranks| {
+        let upstream = Upstream::new(url.parse().unwrap());
+        Upstream { each_address: true, name: name.into(), ranks, ..upstream }
+    };
+    let mut new = Sent::new();
+    let mut takes = |upstream: Vec<Upstream>, saved: Option<Saved>| {
+        let config = Config { upstream, ..Config::default() };
+        new.fleet.reconfigure(Arc::new(config), Vec::new(), Arc::default(), new.now);
+        saved.into_iter().for_each(|saved| new.fleet.remember(saved));
+        let mut kept: Vec<String> = new.fleet.remembered().engines().map(|(name, _)| name.to_owned()).collect();
+        kept.sort();
+        kept
+    };
+    let unknown = vec![each("http://a:8000", "", 1), each("http://b:8000", "b", 2)];
+    assert_eq!(takes(unknown, Some(saved)), ["10.0.0.7:8000", "10.0.0.8:8000", "b-[fd00::7]:8000@1"]);
+    let known = vec![Upstream::new("http://10.0.0.7:8000".parse().unwrap()), each("http://b:8000", "b", 2)];
+    assert_eq!(takes(known, None), ["10.0.0.7:8000", "b-[fd00::7]:8000@1"]);
+}
+
 /// There is room for what it tells where it will tell it, and nowhere else.
 #[test]
 fn what_was_told_has_no_room_where_nobody_listens() {
