@@ -122,17 +122,24 @@ impl Fleet {
     /// The host name of an engine was looked up. Its endpoint stays while its address is among the answers.
     pub fn resolved(&mut self, place: usize, addresses: Vec<SocketAddr>, now: Instant) -> bool {
         let Some(at) = self.at(place) else { return false };
-        let address = |fleet: &Fleet| fleet.members[at].now.as_ref().map(|tenancy| tenancy.address);
-        let before = address(self);
+        let before = self.address_at(at);
         self.members[at].looked_up(addresses);
         let changed = self.seat(at, now);
-        let (engine, is_first) = (&*self.members[at].name, self.members[at].upstream.is_first());
-        if let (Some(from), Some(to), true) = (before, address(self), is_first)
-            && from != to
-        {
+        if let Some((from, to)) = self.moved(at, before) {
+            let engine = &*self.members[at].name;
             tracing::info!(engine, %from, %to, "engine's host name stands for another address: its next requests go there");
         }
         changed
+    }
+
+    fn address_at(&self, at: usize) -> Option<SocketAddr> {
+        self.members[at].now.as_ref().map(|tenancy| tenancy.address)
+    }
+
+    /// From where to where an engine has gone, if it was elsewhere `before`; of several ranks the first tells it.
+    fn moved(&self, at: usize, before: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
+        let is_first = self.members[at].upstream.is_first();
+        before.zip(self.address_at(at)).filter(|(from, to)| from != to && is_first)
     }
 
     /// A probe was answered with 200, or not. Tells what it changed, and whether shards must know.
