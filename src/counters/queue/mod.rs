@@ -21,6 +21,7 @@ mod drain;
 mod islands;
 mod look;
 mod place;
+mod pushing;
 mod rank;
 mod tenants;
 
@@ -33,16 +34,17 @@ use drain::Drain;
 use islands::Islands;
 pub use look::Look;
 pub use place::{Line, Order, Place, Turn};
-use rank::{LANES, Rank};
-use tenants::{BookId, Tenants, by_weight};
+use rank::Rank;
+use tenants::{BookId, Tenants};
 pub use tenants::{Paid, Tenant};
 
 /// Words: as many again as may wait, for those that were pushed out and have not noticed.
 const WORDS: usize = 2 * QUEUE_MAX;
 /// In a queue's counts, one who joins.
 const ONE_MORE: u64 = 1 << u32::BITS | 1;
-/// How often one who pushes somebody out looks for another, where that one went by itself meanwhile.
-const PUSHES_MAX: usize = 4;
+/// How often one who comes to a full queue pushes somebody out, where that one went by itself meanwhile, or another came
+/// in for it.
+const TRIES_MAX: usize = 5;
 
 /// So many bits of a look say what was too much: 16 million tokens; the others as many ends as 7 years have at 5,000 a
 /// second while somebody waits.
@@ -123,17 +125,8 @@ impl Queue {
     pub fn join(&'static self, newcomer: &Newcomer, most: u32, now: u64) -> Option<Place> {
         let most = most.min(QUEUE_MAX as u32);
         let lane = newcomer.tenant.lane;
-        // Before it counts as one who waits: who looks for those reads on until all are found.
         let book = self.book(newcomer.endpoint, Rank::urgency_of(newcomer.priority));
-        let begins = self.begins(book, lane);
-        let below = |counts: u64| ((counts as u32) < most).then_some(counts.wrapping_add(ONE_MORE));
-        let mut pushes = 0;
-        while self.counts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
-            pushes += 1;
-            if pushes > PUSHES_MAX || !self.push_out_for(newcomer) {
-                return None;
-            }
-        }
+        let begins = self.lets_in(newcomer, book, most)?;
         self.tenants.joins(book, newcomer.tenant, begins);
         let rank = Rank::new(newcomer.priority, lane, newcomer.endpoint, newcomer.held, now);
         for (place, word) in self.words.iter().enumerate() {
@@ -150,6 +143,22 @@ impl Queue {
         }
         // As many were pushed out and have not noticed yet.
         self.leaves();
+        None
+    }
+
+    /// Counts it as one who waits, and answers what its tenant was served; `None`: it is full.
+    fn lets_in(&self, newcomer: &Newcomer, book: BookId, most: u32) -> Option<u64> {
+        let below = |counts: u64| ((counts as u32) < most).then_some(counts.wrapping_add(ONE_MORE));
+        for _ in 0..TRIES_MAX {
+            if self.waiting() >= most && !self.push_out_for(newcomer) {
+                return None;
+            }
+            // Before it counts as one who waits: who looks for those reads on until all are found.
+            let begins = self.begins(book, newcomer.tenant.lane);
+            if self.counts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_ok() {
+                return Some(begins);
+            }
+        }
         None
     }
 
@@ -334,39 +343,6 @@ impl Queue {
 
     fn order(&self, rank: Rank, place: usize) -> Order {
         Order { urgency: rank.urgency(), served: self.served(rank), when: rank.when(), place }
-    }
-
-    /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
-    fn push_out_for(&self, newcomer: &Newcomer) -> bool {
-        let own = self.islands.of(newcomer.endpoint);
-        let crowded = self.crowded_beside(own);
-        let island = crowded.unwrap_or(own);
-        let mut places = [0; LANES];
-        self.ranks_of(island).for_each(|(_, rank)| places[usize::from(rank.lane())] += 1);
-        let excess = |lane: u8| self.tenants.by_weight(lane, places[usize::from(lane)]);
-        let worst = self.ranks_of(island).max_by_key(|(_, rank)| (rank.urgency(), excess(rank.lane()), rank.when()));
-        let Some((place, rank)) = worst else { return true };
-        let urgency = Rank::urgency_of(newcomer.priority);
-        let with_it = places[usize::from(newcomer.tenant.lane)] + 1;
-        let fairer = || by_weight(with_it, newcomer.tenant.weight) < excess(rank.lane());
-        if crowded.is_none() && (rank.urgency() < urgency || rank.urgency() == urgency && !fairer()) {
-            return false;
-        }
-        let pushed = rank.pushed_out().word();
-        let out = self.words[place].compare_exchange(rank.word(), pushed, Ordering::AcqRel, Ordering::Relaxed);
-        if out.is_ok() {
-            self.leaves();
-        }
-        true
-    }
-
-    /// The island that has most places, where it has at least two more than this one.
-    fn crowded_beside(&self, own: u16) -> Option<u16> {
-        let mut places = [0_u16; ENDPOINTS_MAX];
-        let islands = self.ranks().map(|(_, rank)| usize::from(self.islands.of(rank.endpoint())));
-        islands.for_each(|island| places[island % ENDPOINTS_MAX] += 1);
-        let (island, most) = places.iter().enumerate().max_by_key(|(_, places)| **places)?;
-        (*most > places[usize::from(own) % ENDPOINTS_MAX] + 1).then_some(island as u16)
     }
 
     fn leaves(&self) {

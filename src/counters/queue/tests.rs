@@ -1,3 +1,4 @@
+use super::rank::LANES;
 use super::*;
 
 mod islands;
@@ -412,4 +413,20 @@ fn who_comes_anew_begins_where_the_last_served_of_those_who_wait_is() {
 
 fn joins(queue: &'static Queue, newcomer: &Newcomer, now: u64) -> Place {
     queue.join(newcomer, 1_000, now).unwrap()
+}
+
+/// Where clients come again and again to a full queue, most of what comes is refused.
+#[test]
+fn who_is_refused_by_a_full_queue_looks_once_at_who_waits() {
+    let queue = queue();
+    let most = QUEUE_MAX as u32;
+    let of_lane = |at: u32| of_tenant(at as u8 % 32, 1);
+    let places: Vec<Place> = (0..most).map(|at| queue.join(&of_lane(at), most, at.into()).unwrap()).collect();
+    for newcomer in [of_tenant(3, 1), Newcomer { priority: 1, ..of_tenant(40, 1) }] {
+        LOOKS.set(0);
+        assert!(queue.join(&newcomer, most, 0).is_none());
+        assert!(LOOKS.get() <= QUEUE_MAX, "{} looks", LOOKS.get());
+    }
+    assert!(queue.join(&of_tenant(40, 1), most, 0).is_some());
+    drop(places);
 }
