@@ -50,6 +50,7 @@ impl Table {
             short: 0,
             refused: 0,
             swallowed: 0,
+            scarce: 0,
             dead: Vec::new(),
             portless: None,
             connect: 100_000,
@@ -320,6 +321,31 @@ fn a_drain_ends_idle_connections_over_several_turns() {
         (most, turns) = (most.max(before - clients(&table)), turns + 1);
     }
     assert_eq!((clients(&table), most), (0, 256), "{turns} turns");
+}
+
+/// Who waits at the listeners as a drain begins has asked. Others idle in his place, also where there were some free:
+/// more than are sent away in one turn, or who were answered a moment ago and ask again.
+#[test]
+fn who_waits_as_a_drain_begins_gets_the_place_of_who_idles() {
+    let asks = |table: &mut Table, clients: &[usize]| {
+        let health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n";
+        clients.iter().for_each(|client| table.send(*client, health));
+    };
+    for idles_for in [3 * SECOND, SECOND / 2] {
+        let mut table = Table::new(|rules| rules.limits.connections_max = 600);
+        let come = |table: &mut Table| (0..500).map(|_| table.client(1 << 20)).collect::<Vec<_>>();
+        let idle = come(&mut table);
+        table.pass(3 * SECOND);
+        asks(&mut table, &idle);
+        table.pass(idles_for);
+        let waiting = come(&mut table);
+        asks(&mut table, &waiting);
+        table.process.drain();
+        table.pass(SECOND / 10);
+        let answered = waiting.iter().filter(|client| table.front_end(**client) != Some(End::Reset)).count();
+        assert_eq!(answered, 500, "{idles_for}");
+        assert!(waiting.iter().all(|client| table.network.borrow_mut().peer_receive(*client, 9) == b"HTTP/1.1 "));
+    }
 }
 
 /// Many clients, each of which has written more than it may ask in one turn.
