@@ -370,6 +370,24 @@ fn those_who_ask_much_that_is_answered_here_are_served_over_several_turns() {
     assert!(most <= 512 + 16 + 180 + 64, "{most} in one turn");
 }
 
+/// However long that takes.
+#[test]
+fn whose_heads_wait_for_their_turn_is_not_slow() {
+    let mut table = Table::new(|rules| rules.limits.head_timeout_ms = 50);
+    let clients: Vec<usize> = (0..640).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    let stats = statics(1).stats.shard(0);
+    let first = stats.count_of(Count::AnsweredHere);
+    clients.iter().for_each(|client| table.send(*client, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n".repeat(17)));
+    for _ in 0..100 {
+        // Who comes meanwhile has the clock go on.
+        table.client(1 << 20);
+        table.network.borrow_mut().now += 20_000;
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    assert_eq!(stats.count_of(Count::AnsweredHere) - first, 640 * 17);
+}
+
 /// In however small pieces it comes, and though no line of it is ever whole.
 #[test]
 fn a_reply_head_that_does_not_end_is_given_up() {
