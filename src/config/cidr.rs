@@ -32,9 +32,18 @@ impl Cidr {
         ]
     }
 
-    /// The first of them.
-    pub fn base(&self) -> IpAddr {
-        self.base
+    /// The first and the last of them.
+    pub fn ends(&self) -> [IpAddr; 2] {
+        match self.base {
+            IpAddr::V4(base) => {
+                let beyond = u32::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                [base.to_bits() & !beyond, base.to_bits() | beyond].map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
+            }
+            IpAddr::V6(base) => {
+                let beyond = u128::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                [base.to_bits() & !beyond, base.to_bits() | beyond].map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)))
+            }
+        }
     }
 
     /// Whether `address` lies in the range. An IPv4 peer of a dual-stack listener counts as IPv4.
@@ -121,6 +130,16 @@ mod tests {
             [("::ffff:10.0.0.0/104", "10.0.0.0/8"), ("::ffff:192.0.2.7", "192.0.2.7/32"), ("::/96", "::/96")]
         {
             assert_eq!(text.parse::<Cidr>().unwrap().to_string(), same);
+        }
+        for (range, ends) in [
+            ("10.1.2.3/8", ["10.0.0.0", "10.255.255.255"]),
+            ("192.0.2.7", ["192.0.2.7"; 2]),
+            ("10.0.0.0/0", ["0.0.0.0", "255.255.255.255"]),
+            ("fd00::1/126", ["fd00::", "fd00::3"]),
+            ("fd00::1", ["fd00::1"; 2]),
+            ("::1/0", ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]),
+        ] {
+            assert_eq!(range.parse::<Cidr>().unwrap().ends().map(|end| end.to_string()), ends, "{range}");
         }
         let own = |address: &str| Cidr::loopback().iter().any(|range| range.contains(address.parse().unwrap()));
         assert!(own("127.0.0.1") && own("::1") && own("::ffff:127.0.0.1"));

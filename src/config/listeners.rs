@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use super::problem::Problem;
-use super::{Config, KvEvents, Serve, Url};
+use super::{Cidr, Config, KvEvents, Serve, Url};
 use crate::kvevents::Endpoint;
 
 /// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes
@@ -130,7 +130,9 @@ fn is_own(address: IpAddr) -> bool {
 /// An address of a private network, as pods have them, is for its operator to guard: probes and Prometheus come there.
 pub fn admin_is_open(serve: &Serve) -> Option<String> {
     let admin = serve.admin;
-    let is_guarded = is_private(admin.ip()) || serve.admin_from.iter().all(|peers| is_private(peers.base()));
+    // No private network ends where another one begins.
+    let are_private = |peers: &Cidr| peers.ends().into_iter().all(is_private);
+    let is_guarded = is_private(admin.ip()) || serve.admin_from.iter().all(are_private);
     let where_it_is =
         if admin.ip().is_unspecified() { "on all addresses of this machine" } else { "no private address" };
     (!is_guarded).then(|| {
@@ -258,7 +260,16 @@ mod tests {
             assert!(said(open).is_some_and(|said| said.contains(words)), "{open}: {:?}", said(open));
             let peers = |peers: &[&str]| from(open, peers.iter().map(|peers| peers.parse().unwrap()).collect());
             assert_eq!((peers(&["127.0.0.1", "10.0.0.0/8"]), peers(&[])), (None, None), "nobody else commands it");
-            assert!(peers(&["127.0.0.1", "0.0.0.0/0"]).is_some());
+            // However they are written.
+            for wide in
+                ["0.0.0.0/0", "10.0.0.7/0", "10.0.0.0/7", "172.16.0.0/8", "192.168.0.0/8", "fd00::/6", "fd00::/0"]
+            {
+                assert!(peers(&["127.0.0.1", wide]).is_some(), "{wide}");
+            }
+            assert_eq!(
+                peers(&["10.1.2.3/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "::1"]),
+                None
+            );
         }
     }
 

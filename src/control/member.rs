@@ -55,6 +55,8 @@ pub struct Member {
     pub models_doubted: bool,
     /// One does, as far as is known: of who was only silent for a while the next scrape tells whether it is the same.
     pub models_anothers: bool,
+    /// What that one served is forgotten: these ids.
+    pub forgotten: Option<Box<[Box<str>]>>,
     /// Who does has a list with none of the configured ids, of which that one had some.
     pub lists_others: bool,
     /// Why its models are not known.
@@ -205,6 +207,7 @@ impl Member {
             models: None,
             models_doubted: false,
             models_anothers: false,
+            forgotten: None,
             lists_others: false,
             lock: Lock::Unknown,
             models_error: None,
@@ -268,8 +271,7 @@ impl Member {
     /// Ids it serves, as far as they are known.
     pub fn known_ids(&self) -> impl Iterator<Item = &str> {
         let configured = self.upstream.models.iter().map(String::as_str);
-        let learnt = self.models.iter().filter(|_| self.upstream.models.is_empty());
-        configured.chain(learnt.flat_map(|learnt| &learnt.cards).map(|card| &*card.id))
+        configured.chain(self.served_list().into_iter().flatten().map(|card| &*card.id))
     }
 
     /// Whether this id is one of them.

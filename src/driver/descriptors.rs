@@ -114,13 +114,23 @@ impl Descriptors {
         }
     }
 
-    /// The next that waits and has not died; none, too, where none can be had now.
-    pub(super) fn accept_living(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
-        for _ in 0..ACCEPTS_PER_VISIT {
-            match self.accept(listener) {
-                Arrival::Connection(connection, peer) => return Some((connection, peer)),
-                Arrival::Died => {}
-                Arrival::Nothing | Arrival::NotNow => break,
+    /// The next that waits at one of these and has not died. Of those that give none now, `stalls` counts each.
+    pub(super) fn accept_living<'a>(
+        &mut self,
+        listeners: impl Iterator<Item = &'a OwnedFd>,
+        stalls: &mut u64,
+    ) -> Option<(OwnedFd, SocketAddr)> {
+        for listener in listeners {
+            for _ in 0..ACCEPTS_PER_VISIT {
+                match self.accept(listener) {
+                    Arrival::Connection(connection, peer) => return Some((connection, peer)),
+                    Arrival::Died => {}
+                    Arrival::Nothing => break,
+                    Arrival::NotNow => {
+                        *stalls += 1;
+                        break;
+                    }
+                }
             }
         }
         None

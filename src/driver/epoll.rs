@@ -166,8 +166,9 @@ impl Driver for Epoll {
     }
 
     fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
-        let Epoll { sockets, descriptors, listeners, .. } = self;
-        let (connection, peer) = listeners.iter().find_map(|id| descriptors.accept_living(&sockets.get(*id)?.fd))?;
+        let Epoll { sockets, descriptors, listeners, not_now, .. } = self;
+        let listeners = listeners.iter().filter_map(|id| Some(&sockets.get(*id)?.fd));
+        let (connection, peer) = descriptors.accept_living(listeners, &mut not_now.times)?;
         Some((self.register(connection, Tag(0), Kind::Fresh).ok()?, peer))
     }
 

@@ -105,6 +105,11 @@ impl<D: Driver> Shard<D> {
             // The exchange was over with the last byte that came for it: nobody else has seen this.
             self.desk.stats.count(Count::ClientStalled);
         }
+        if client.lingering.is_none() && client.in_line {
+            // Its heads have come, and wait for us.
+            client.deadline = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
+            return;
+        }
         if client.lingering.is_none() && !client.has_nothing_ahead() && !client.full {
             // Half a head: say so before closing.
             let (half, peer, since) = (&client.ahead, client.peer, client.head_since.unwrap_or(self.desk.now));

@@ -25,7 +25,7 @@ impl<D: Driver> Shard<D> {
             self.cut_all();
         } else if self.sends_away && self.desk.now >= self.drain_look_at {
             // What had come of them was no request, or their first one has not.
-            self.close_idle_clients();
+            self.close_idle_clients(false);
         }
         self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
     }
@@ -40,8 +40,11 @@ impl<D: Driver> Shard<D> {
             self.stay_until = self.desk.now + 2 * HEARTBEAT;
         } else {
             // First, as it makes room for those who wait, and takes a while, in which more come.
-            self.close_idle_clients();
-            self.take_the_last();
+            self.close_idle_clients(!self.accepting);
+            if !self.take_the_last() {
+                self.close_idle_clients(true);
+                self.take_the_last();
+            }
         }
         self.driver.stop_listening();
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
@@ -50,8 +53,8 @@ impl<D: Driver> Shard<D> {
     /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
     /// connection, which a close here would reset. It would what is on its way, too: who was answered a moment ago may
     /// ask again, but not where others may wait for his place.
-    fn close_idle_clients(&mut self) {
-        let (now, others_wait) = (self.desk.now, !self.accepting);
+    fn close_idle_clients(&mut self, others_wait: bool) {
+        let now = self.desk.now;
         self.drain_look_at = now + DRAIN_LOOK;
         let is_awaited = |client: &Client| now < client.awaited_until && !(others_wait && client.has_asked);
         // Where there is no room for those who wait at the listeners, which are closed next, all make some.
@@ -76,15 +79,17 @@ impl<D: Driver> Shard<D> {
     }
 
     /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a
-    /// backlog may hold, for others may come as fast.
-    fn take_the_last(&mut self) {
+    /// backlog may hold, for others may come as fast. False: there may be more, for whom there was no room.
+    fn take_the_last(&mut self) -> bool {
+        let stalls = self.driver.accept_stalls();
         for _ in 0..LAST_MAX {
             if !self.accepting {
-                break;
+                return false;
             }
             let Some((socket, peer)) = self.driver.accept_last() else { break };
             self.accepted(socket, peer);
         }
+        self.driver.accept_stalls() == stalls
     }
 
     fn cut_all(&mut self) {

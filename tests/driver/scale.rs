@@ -360,10 +360,13 @@ fn without_descriptors_a_close_makes_room_for_the_last<D: Driver>(driver: fn() -
     peers.iter_mut().for_each(|peer| peer.write(b"hello"));
     peers.iter().for_each(Peer::until_taken);
     descriptors(std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64);
+    let stalls = turns.driver.accept_stalls();
     assert!(turns.driver.accept_last().is_none(), "there is no descriptor");
+    assert!(turns.driver.accept_stalls() > stalls, "who asks is to know that more may wait");
     lines.iter().for_each(|(id, ..)| turns.driver.close(*id));
+    let stalls = turns.driver.accept_stalls();
     let last = std::iter::from_fn(|| turns.driver.accept_last()).count();
-    assert_eq!(last, 10, "on {}", D::NAME);
+    assert_eq!((last, turns.driver.accept_stalls()), (10, stalls), "on {}", D::NAME);
 }
 
 fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver: fn() -> D) {

@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::client::{Client, get};
 use crate::engine::Engine;
 use crate::front::{Front, figure, shared};
 use crate::on_both_drivers;
 
-on_both_drivers!(a_crowd_beyond_the_descriptors_waits_and_spoils_nothing);
+on_both_drivers!(
+    a_crowd_beyond_the_descriptors_waits_and_spoils_nothing,
+    who_waits_for_a_descriptor_as_a_drain_begins_is_answered,
+);
 
 const DESCRIPTORS: u32 = 64;
 const CROWD: usize = 200;
@@ -70,4 +75,22 @@ fn a_crowd_beyond_the_descriptors_waits_and_spoils_nothing(driver: &str) {
     front.until("no request is in flight", |front| front.in_flight() == 0);
     front.until("descriptors come back", |front| front.descriptors() <= before.0 + 2);
     assert_eq!(front.ask(get("/v1/quick")), 200);
+}
+
+/// He has asked, and who idles makes room, also who was answered a moment ago.
+fn who_waits_for_a_descriptor_as_a_drain_begins_is_answered(driver: &str) {
+    let _room = shared();
+    let engine = Engine::start();
+    let front = Front::with_descriptors(driver, engine.address, "", Some(DESCRIPTORS));
+    let (before, mut idle) = (front.accepted(), Vec::new());
+    while front.metric("warmfront_accept_stalls_total") == 0 {
+        idle.push(front.connect());
+    }
+    let mut waiting = idle.split_off(front.accepted() - before);
+    waiting.extend((waiting.len()..8).map(|_| front.connect()));
+    assert!(idle.len() >= 8, "{} have a place", idle.len());
+    idle.iter_mut().for_each(|client| assert_eq!(client.ask(get("/v1/quick")).status, 200));
+    waiting.iter_mut().for_each(|client| client.send(get("/v1/quick")));
+    front.signal(Signal::TERM);
+    waiting.iter_mut().for_each(|client| assert_eq!(client.reply().status, 200));
 }

@@ -50,6 +50,7 @@ impl Table {
             short: 0,
             refused: 0,
             swallowed: 0,
+            scarce: 0,
             dead: Vec::new(),
             portless: None,
             connect: 100_000,
@@ -322,6 +323,31 @@ fn a_drain_ends_idle_connections_over_several_turns() {
     assert_eq!((clients(&table), most), (0, 256), "{turns} turns");
 }
 
+/// Who waits at the listeners as a drain begins has asked. Others idle in his place, also where there were some free:
+/// more than are sent away in one turn, or who were answered a moment ago and ask again.
+#[test]
+fn who_waits_as_a_drain_begins_gets_the_place_of_who_idles() {
+    let asks = |table: &mut Table, clients: &[usize]| {
+        let health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n";
+        clients.iter().for_each(|client| table.send(*client, health));
+    };
+    for idles_for in [3 * SECOND, SECOND / 2] {
+        let mut table = Table::new(|rules| rules.limits.connections_max = 600);
+        let come = |table: &mut Table| (0..500).map(|_| table.client(1 << 20)).collect::<Vec<_>>();
+        let idle = come(&mut table);
+        table.pass(3 * SECOND);
+        asks(&mut table, &idle);
+        table.pass(idles_for);
+        let waiting = come(&mut table);
+        asks(&mut table, &waiting);
+        table.process.drain();
+        table.pass(SECOND / 10);
+        let answered = waiting.iter().filter(|client| table.front_end(**client) != Some(End::Reset)).count();
+        assert_eq!(answered, 500, "{idles_for}");
+        assert!(waiting.iter().all(|client| table.network.borrow_mut().peer_receive(*client, 9) == b"HTTP/1.1 "));
+    }
+}
+
 /// Many clients, each of which has written more than it may ask in one turn.
 #[test]
 fn those_who_ask_much_that_is_answered_here_are_served_over_several_turns() {
@@ -342,6 +368,24 @@ fn those_who_ask_much_that_is_answered_here_are_served_over_several_turns() {
     assert_eq!(answered() - first, 180 * 20, "all are answered");
     // Sixteen each until there were many, then one.
     assert!(most <= 512 + 16 + 180 + 64, "{most} in one turn");
+}
+
+/// However long that takes.
+#[test]
+fn whose_heads_wait_for_their_turn_is_not_slow() {
+    let mut table = Table::new(|rules| rules.limits.head_timeout_ms = 50);
+    let clients: Vec<usize> = (0..640).map(|_| table.client(1 << 20)).collect();
+    table.pass(SECOND);
+    let stats = statics(1).stats.shard(0);
+    let first = stats.count_of(Count::AnsweredHere);
+    clients.iter().for_each(|client| table.send(*client, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n".repeat(17)));
+    for _ in 0..100 {
+        // Who comes meanwhile has the clock go on.
+        table.client(1 << 20);
+        table.network.borrow_mut().now += 20_000;
+        table.shard.turn().expect("a kernel that does not fail");
+    }
+    assert_eq!(stats.count_of(Count::AnsweredHere) - first, 640 * 17);
 }
 
 /// In however small pieces it comes, and though no line of it is ever whole.

@@ -48,6 +48,7 @@ pub fn knobs(style: Style, random: &mut Random) -> Knobs {
         short: 20,
         refused: if style.calm { 0 } else { random.pick(&[0, 0, 5, 50]) },
         swallowed: if style.calm { 0 } else { random.pick(&[0, 0, 5, 30]) },
+        scarce: 2,
         dead: Vec::new(),
         portless: None,
         connect: 100_000,

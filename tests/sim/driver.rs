@@ -98,11 +98,17 @@ impl Driver for Simulated {
     /// At times there is no descriptor for it.
     fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
         let network = &mut *self.network.borrow_mut();
-        let scarce = network.random.chance(2);
+        let scarce = network.random.chance(network.knobs.scarce);
         let accepted = if scarce { None } else { network.accept(self.shard) };
-        network.ports[self.shard].is_exhausted = accepted.is_none();
+        let port = &mut network.ports[self.shard];
+        port.is_exhausted = accepted.is_none();
+        port.stalls += u64::from(scarce);
         network.accepted_last += usize::from(accepted.is_some());
         accepted
+    }
+
+    fn accept_stalls(&self) -> u64 {
+        self.network.borrow().ports[self.shard].stalls
     }
 
     fn adopt(&mut self, socket: SocketId, tag: Tag) {

@@ -31,6 +31,8 @@ pub struct Knobs {
     /// How often a connect fails, in percent; and how often it is never answered.
     pub refused: usize,
     pub swallowed: usize,
+    /// How often there is no descriptor for the next one as a drain begins, in percent.
+    pub scarce: usize,
     /// Endpoint slots to which every connect fails.
     pub dead: Vec<bool>,
     /// The one to which no port of ours leads.
@@ -50,6 +52,8 @@ pub struct Port {
     pub closed_at: Option<u64>,
     /// The shard was told that nobody is left in the queue, or that nobody of it can be had.
     pub is_exhausted: bool,
+    /// How often nobody could be had.
+    pub stalls: u64,
     /// In this turn somebody in the queue was reset for want of a place.
     pub turned_away: bool,
     /// Sleeps until then if nothing comes; 0: not known yet.
@@ -106,6 +110,7 @@ impl Network {
             listening: true,
             closed_at: None,
             is_exhausted: false,
+            stalls: 0,
             turned_away: false,
             wakes_at: 0,
             idle_waits: 0,

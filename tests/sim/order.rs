@@ -95,6 +95,7 @@ fn knobs() -> Knobs {
         short: 0,
         refused: 0,
         swallowed: 0,
+        scarce: 0,
         dead: Vec::new(),
         portless: None,
         connect: 1,

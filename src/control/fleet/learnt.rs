@@ -65,7 +65,7 @@ impl Fleet {
                 changed |= !member.models.as_ref().is_some_and(|before| before.is_as(&learnt));
                 serves_others = member.models.as_ref().is_some_and(|before| learnt.is_of_others(before));
                 (before, member.models) = (member.models.take(), Some(learnt));
-                (member.models_doubted, member.models_anothers) = (false, false);
+                (member.models_doubted, member.models_anothers, member.forgotten) = (false, false, None);
             }
             // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
             // another key likewise. As long as it is the process that told them, it is our key that is wrong.
@@ -73,6 +73,9 @@ impl Fleet {
                 before = member.models.take();
                 serves_others = before.is_some();
                 changed |= serves_others;
+                if let Some(before) = &before {
+                    member.forgotten = Some(before.cards.iter().map(|card| card.id.clone()).collect());
+                }
                 if serves_others && speaks {
                     tracing::warn!(
                         engine = %member.upstream.server(),
@@ -86,14 +89,7 @@ impl Fleet {
         if let Some(tenancy) = member.now.as_mut().filter(|_| serves_others) {
             tenancy.truth.serves_another_model();
         }
-        if is_locked && member.models.is_none() {
-            // It is as known as if it had wanted that key from the first, and asked for what nobody is known to serve.
-            // Not where others serve all that it did: what is named in another way is theirs, and they would get none.
-            let served = before.iter().flat_map(|before| &before.cards).map(|card| &*card.id);
-            let alone = !self.of_no_other(&self.members[at], served).is_empty();
-            let member = &mut self.members[at];
-            member.models_doubted &= !alone && member.upstream.models.is_empty();
-        }
+        changed |= is_locked && member.models.is_none() && self.judge_locked(at);
         if changed {
             self.answer_is_old = true;
             for before in before.iter().filter(|_| speaks) {
@@ -102,6 +98,20 @@ impl Fleet {
             }
         }
         changed
+    }
+
+    /// Who wants a key that is not known here is as known as if it had wanted that from the first, and asked for what
+    /// nobody is known to serve. Not as long as others serve all that it did: what is named in another way is theirs,
+    /// and they would get none. Whether it is otherwise than before.
+    fn judge_locked(&mut self, at: usize) -> bool {
+        let Some(member) = self.members.get(at) else { return false };
+        let are_theirs =
+            |ids: &[Box<str>]| ids.iter().all(|id| self.beside_server_of(member).any(|other| other.serves(id)));
+        let are_served = member.forgotten.as_deref().is_some_and(are_theirs);
+        let is_stranger = are_served && member.upstream.models.is_empty();
+        self.members
+            .get_mut(at)
+            .is_some_and(|member| std::mem::replace(&mut member.models_doubted, is_stranger) != is_stranger)
     }
 
     /// Engines that are new said this of what they serve, before anybody is sent there.

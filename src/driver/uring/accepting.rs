@@ -23,8 +23,9 @@ impl Uring {
         self.end_now(UNWATCH_TRIES, |uring| {
             uring.closing == 0 && !uring.listeners.iter().any(|id| uring.is_polled(*id))
         });
-        let Uring { sockets, descriptors, listeners, .. } = self;
-        let (connection, peer) = listeners.iter().find_map(|id| descriptors.accept_living(&sockets.get(*id)?.fd))?;
+        let Uring { sockets, descriptors, listeners, not_now, .. } = self;
+        let listeners = listeners.iter().filter_map(|id| Some(&sockets.get(*id)?.fd));
+        let (connection, peer) = descriptors.accept_living(listeners, &mut not_now.times)?;
         Some((self.register(connection, Tag(0), Kind::Fresh), peer))
     }
 

@@ -354,6 +354,37 @@ fn who_has_no_list_at_an_engines_address_serves_nothing_of_its() {
     assert!(matches!(fleet.snapshot().select(None), Selected::Pool(pool) if pool.members.len() == 2));
 }
 
+/// All engines of a model begin anew with another key, one after the other: the last one alone would get what all got,
+/// and nobody once it is gone.
+#[test]
+fn who_wants_another_key_is_asked_again_once_no_other_serves_what_it_did() {
+    let mut fleet = fleet(3);
+    let members = |fleet: &mut Fleet, model: &[u8]| match fleet.snapshot().select(Some(model)) {
+        Selected::Pool(pool) => pool.members.to_vec(),
+        _ => Vec::new(),
+    };
+    let locks = |fleet: &mut Fleet, place: usize| {
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.learnt(place, id, Err(ModelsError::KeyRefused))
+    };
+    for (place, model) in [(0, "a"), (1, "a"), (2, "b")] {
+        serves(&mut fleet, place, &[model]);
+    }
+    for (place, left) in [(0, &[1][..]), (1, &[1])] {
+        let (id, _) = fleet.target(place).unwrap();
+        fleet.begin_anew(place, id, None, Instant::now());
+        assert!(locks(&mut fleet, place));
+        assert_eq!(members(&mut fleet, b"a"), left);
+    }
+    assert!(locks(&mut fleet, 0) && !locks(&mut fleet, 0) && !locks(&mut fleet, 1));
+    assert_eq!(members(&mut fleet, b"a"), [0, 1]);
+    // One of them is known again.
+    serves(&mut fleet, 1, &["a"]);
+    assert!(locks(&mut fleet, 0));
+    assert_eq!((members(&mut fleet, b"a"), members(&mut fleet, b"b")), (vec![1], vec![2]));
+    assert_eq!(members(&mut fleet, b"c"), [0; 0]);
+}
+
 /// The front's key may be the wrong one, and its clients' right: engines that are slow now and then would lose their
 /// part one by one, though it is known that they are the same.
 #[test]
