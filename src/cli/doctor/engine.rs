@@ -214,9 +214,9 @@ impl Asking {
             Some(model) if manner.ask => {
                 let block_size = page.reading.block_size.map(u64::from).or(own.page_size);
                 let room = Room { block_size, context, caches: page.reading.prefix_caching.or(own.caches) };
-                cached::asked(self, address, &model.id, kind, room).await
+                cached::asked(self, address, &model.id, kind, &own, room).await
             }
-            _ => (cached::unasked(kind, own.reports_cached), false),
+            _ => (cached::unasked(kind, &own), false),
         };
         let heard = listening.end().await;
         let other_status = match learnt.is_ok() {

@@ -17,6 +17,8 @@ pub(super) struct Info {
     pub(super) version: Option<String>,
     pub(super) kv_events_config: Option<String>,
     pub(super) reports_cached: Option<bool>,
+    /// Its server is the one in Rust.
+    pub(super) in_rust: bool,
     pub(super) caches: Option<bool>,
     pub(super) page_size: Option<u64>,
     pub(super) tokens: Option<u64>,
@@ -38,6 +40,7 @@ impl Info {
             version: text("version"),
             kv_events_config: text("kv_events_config"),
             reports_cached: is_flag("enable_cache_report"),
+            in_rust: root.get("frontend").and_then(Value::as_str) == Some("rust"),
             caches: is_flag("disable_radix_cache").map(|disabled| !disabled),
             page_size: number("page_size"),
             tokens: number("max_total_num_tokens"),
