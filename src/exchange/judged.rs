@@ -33,8 +33,8 @@ const NOT_FETCHED: [&[u8]; 6] = [
     b", url=URL(",
     b"Error while loading data ",
 ];
-/// vLLM, where it is itself that failed.
-const OWN: &[u8] = b"EngineCore";
+/// vLLM, where it is itself that failed: to 0.32, and from 0.33 on.
+const OWN: [&[u8]; 2] = [b"EngineCore", b"The server had an error while processing your request"];
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
 /// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
@@ -145,7 +145,7 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
-        500 if media && !says(OWN) => Verdict::MayBeTheClients,
+        500 if media && !OWN.into_iter().any(says) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
@@ -389,9 +389,11 @@ mod tests {
     fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
         let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
         let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
+        let newer = br#"{"error":{"message":"The server had an error while processing your request.","type":"InternalServerError","param":null,"code":500}}"#;
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
         for (status, body, expected) in [
-            (500, &unsaid[..], Verdict::MayBeTheClients),
+            (500, &newer[..], Verdict::Fault),
+            (500, unsaid, Verdict::MayBeTheClients),
             (500, b"Internal Server Error", Verdict::MayBeTheClients),
             (500, own, Verdict::Fault),
             (500, drains, Verdict::Drains),
