@@ -171,9 +171,10 @@ pub(super) enum Words<'a> {
 
 impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
-    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8]) -> Words<'a> {
+    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], api: Api) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        if !matches!(head.status, 400 | 500 | 503) || head.fields.is_encoded() {
+        let may_mean_503 = head.status == 400 && api == Api::Responses;
+        if !matches!(head.status, 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
