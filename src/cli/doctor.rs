@@ -26,7 +26,7 @@ use engine::{Examined, Manner};
 
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
 ///
-/// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and /get_server_info (SGLang's; others
+/// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and /server_info (SGLang's; others
 /// answer 404), side by side; where prefixes are not cached, for /v1/completions, too, by a GET that tells whether they
 /// generate; where they publish KV events, these are listened to for a second. Nothing is sent that makes an engine
 /// compute, but with --ask.

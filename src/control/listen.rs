@@ -101,8 +101,8 @@ impl ToHear {
 
     /// The sockets on which SGLang publishes, which tells its flags alone.
     async fn flagged(&self, client: &Client) -> Result<Vec<Settings>, String> {
-        // The first is what it was called before.
-        for path in ["/get_server_info", "/server_info"] {
+        // Last what it was called before: newer ones log a warning of it each time.
+        for path in ["/server_info", "/get_server_info"] {
             let answer = self.ask(client, path).await?;
             let Some(flags) = serde_json::from_slice::<Flags>(&answer.body).ok().filter(|_| answer.status == 200)
             else {
@@ -117,7 +117,8 @@ impl ToHear {
         let Some(config) = flags.kv_events_config.filter(|config| !config.is_empty()) else {
             return Ok(Vec::new());
         };
-        if self.rank.is_none() && flags.dp_size.is_some_and(|ranks| ranks > 1) {
+        let ranks = kvevents::flagged_ranks(flags.dp_size, flags.attn_dp_size);
+        if self.rank.is_none() && ranks.is_some_and(|ranks| ranks > 1) {
             return Err("it has several data-parallel ranks, which publish on a port each: see `ranks`".into());
         }
         let listed = kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?;
@@ -157,6 +158,7 @@ impl ToHear {
 struct Flags {
     kv_events_config: Option<String>,
     dp_size: Option<u64>,
+    attn_dp_size: Option<u64>,
 }
 
 /// Who listens to one engine.
@@ -381,14 +383,17 @@ mod tests {
     #[test]
     fn flags_of_several_ranks_are_not_gone_by() {
         let wanted = wanted(EndpointId { slot: 0, generation: 1 }, ([10, 0, 0, 1], 8_000).into());
-        let listed = |ranks: Option<u64>| {
+        let listed = |dp_size: Option<u64>, attn_dp_size: Option<u64>| {
             let kv_events_config = Some(r#"{"publisher": "zmq", "endpoint": "tcp://*:5557"}"#.to_owned());
-            wanted.listed_by(Flags { kv_events_config, dp_size: ranks })
+            wanted.listed_by(Flags { kv_events_config, dp_size, attn_dp_size })
         };
-        for ranks in [None, Some(1)] {
-            assert!(listed(ranks).is_ok_and(|sources| sources.len() == 1), "{ranks:?}");
+        for ranks in [(None, None), (Some(1), None), (Some(1), Some(1))] {
+            assert!(listed(ranks.0, ranks.1).is_ok_and(|sources| sources.len() == 1), "{ranks:?}");
         }
-        assert!(listed(Some(2)).is_err_and(|why| why.contains("several data-parallel ranks")));
+        for ranks in [(Some(2), None), (Some(2), Some(1)), (Some(1), Some(2))] {
+            let several = |why: String| why.contains("several data-parallel ranks");
+            assert!(listed(ranks.0, ranks.1).is_err_and(several), "{ranks:?}");
+        }
     }
 
     /// vLLM lists the ports of all, SGLang tells that of the first.
@@ -406,7 +411,7 @@ mod tests {
             )
         };
         let sources = format!(r#"{{"0": {}, "1": {}}}"#, source(5557), source(5558));
-        let flags = || Flags { kv_events_config: Some(source(7_000)), dp_size: Some(3) };
+        let flags = || Flags { kv_events_config: Some(source(7_000)), dp_size: Some(3), attn_dp_size: None };
         for (rank, listed, flagged) in [(0, (5557, 5657), (7_000, 7_100)), (1, (5558, 5658), (7_001, 7_101))] {
             let wanted = of(Some(rank));
             assert_eq!(ports(wanted.listed(sources.as_bytes())), [listed]);

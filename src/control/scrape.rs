@@ -309,6 +309,7 @@ mod tests {
     use super::*;
 
     const VLLM: &[u8] = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0.txt");
+    const SGLANG: &[u8] = include_bytes!("../../tests/fixtures/engine-metrics/sglang-0.5.23-ranks.txt");
     const VLLM_FLAGS: &[u8] = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.txt");
 
     #[test]
@@ -464,6 +465,28 @@ mod tests {
             (reading.engine, reading.block_size, reading.blocks),
             (Some(EngineKind::Sglang), Some(16), Some(3_125))
         );
+    }
+
+    /// Two ranks of one that has `--enable-priority-scheduling`: prompts are counted by priority, of all ranks.
+    #[test]
+    fn a_recorded_sglang_is_understood() {
+        let reading = Reading::of(SGLANG);
+        assert_eq!(
+            reading.load,
+            EngineLoad {
+                running: Some(0),
+                waiting: Some(0),
+                kv_use: Some(0.0),
+                kv_capacity_tokens: Some(2 * 32_768),
+                prompt_tokens_total: Some(2_659 + 510 + 498 + 516 + 558),
+                prefix_queries_total: Some(4_741),
+                prefix_hits_total: Some(1_248 + 3 * 320 + 352),
+                generation_tokens_total: Some(41 + 4 * 6),
+                requests_total: Some(19 + 4 * 3),
+            }
+        );
+        assert_eq!((reading.block_size, reading.blocks, reading.match_unit), (Some(16), Some(2 * 2_048), Some(16)));
+        assert_eq!((reading.engine, reading.ranks, reading.started), (Some(EngineKind::Sglang), 2, None));
     }
 
     /// Its counter of hits begins with the first: where its cache is off, never.

@@ -33,8 +33,8 @@ const NOT_FETCHED: [&[u8]; 6] = [
     b", url=URL(",
     b"Error while loading data ",
 ];
-/// vLLM, where it is itself that failed.
-const OWN: &[u8] = b"EngineCore";
+/// vLLM, where it is itself that failed: to 0.32, and from 0.33 on.
+const OWN: [&[u8]; 2] = [b"EngineCore", b"The server had an error while processing your request"];
 /// SGLang, of a message, whatever went wrong with it: a prompt that is too long, too.
 const MESSAGE_FAILED: &[u8] = b"\"message\":\"Internal processing error\"";
 /// vLLM, when its queue has too many requests or too many tokens, and SGLang when it is full. Nothing of the request
@@ -54,6 +54,8 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Request running timeout reached",
     b"Using priority is disabled for this server",
 ];
+/// SGLang, of `/v1/responses`: both stand in a 400, behind the status that it was to have.
+const MEANT_503: &[u8] = b"{\"error\":{\"message\":\"503: ";
 
 /// SGLang, of a message, in the place of both.
 const OVERLOADED: &[u8] = b"\"overloaded_error\"";
@@ -72,6 +74,11 @@ static MESSAGES_ERROR_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder
 const MESSAGES_ERROR_TYPE: &[u8] = b"\"error\":{\"type\":\"";
 /// SGLang, there, of whatever went wrong behind the stream's head: a full queue, a prompt that is too long, itself.
 const STREAM_FAILED: &[u8] = b"\"message\":\"Stream processing error\"";
+/// How SGLang begins the last event of a response that failed, the rest of which it repeats there,
+static RESPONSE_FAILED: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(b"data: {\"type\":\"response.failed\""));
+/// and what says there why: of all that goes wrong, a prompt that is too long too.
+const RESPONSE_ERROR: &[u8] = b"\"error\":{\"code\":\"server_error\",\"message\":\"";
 /// vLLM, there, of an error that it wrote for a chat and does not know again: of what it could not read Python prints
 /// the end, and there is the code.
 const PRINTED_CODE: &[u8] = b"'code': ";
@@ -139,13 +146,16 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     let not_reached = || body.starts_with(NO_UPSTREAM) || body.starts_with(UPSTREAM_ERROR) && says(NOT_CONNECTED);
     match status {
         429 => Verdict::BackPressure,
+        400 if !body.starts_with(MEANT_503) => Verdict::Neutral,
+        400 if BUSY.into_iter().any(says) => Verdict::Busy,
+        400 => Verdict::BackPressure,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if says(SCALES) => Verdict::Scales,
         503 if not_reached() => Verdict::NotReached,
         503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
         500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
-        500 if media && !says(OWN) => Verdict::MayBeTheClients,
+        500 if media && !OWN.into_iter().any(says) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
     }
@@ -161,9 +171,10 @@ pub(super) enum Words<'a> {
 
 impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
-    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8]) -> Words<'a> {
+    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], api: Api) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        if !matches!(head.status, 500 | 503) || head.fields.is_encoded() {
+        let may_mean_503 = head.status == 400 && api == Api::Responses;
+        if !matches!(head.status, 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
@@ -233,6 +244,10 @@ fn error_in(lines: &[u8], api: Api) -> Option<(usize, Told)> {
             let begins = MESSAGES_ERROR_EVENT.find(lines)?;
             (begins, told_by_type(line_at(lines, begins)?))
         }
+        None if api == Api::Responses => {
+            let begins = RESPONSE_FAILED.find(lines)?;
+            (begins, told_by_response(line_at(lines, begins)?)?)
+        }
         None if api == Api::Generate => {
             let at = ABORTED.find(lines)?;
             let begins = memrchr(b'\n', lines.get(..at)?).map_or(0, |end| end + 1);
@@ -265,6 +280,14 @@ fn told_by_status(line: &[u8]) -> Option<Told> {
         [b'4', ..] => Some(Told::TheClients),
         _ => None,
     }
+}
+
+fn told_by_response(line: &[u8]) -> Option<Told> {
+    let why = line.get(memmem::find(line, RESPONSE_ERROR)? + RESPONSE_ERROR.len()..)?;
+    // With its status in front where it ended before it began.
+    let why = why.strip_prefix(b"503: ").unwrap_or(why);
+    let is_for_load = BUSY.into_iter().chain(GIVEN_UP).any(|words| memmem::find(why, words).is_some());
+    Some(if is_for_load { Told::Busy } else { Told::MayBeTheClients })
 }
 
 fn told_by_type(line: &[u8]) -> Told {
@@ -335,11 +358,20 @@ mod tests {
             b"upstream connect error or disconnect/reset before headers. reset reason: connection termination";
         let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Internal server error"}}"#;
         let said = br#"{"type":"error","error":{"type":"api_error","message":"\"overloaded_error\""}}"#;
+        // As SGLang 0.5.23 answers where `/v1/responses` is not streamed.
+        let meant_busy = br#"{"error":{"message":"503: The request queue is full.","type":"invalid_request_error","param":null,"code":400}}"#;
+        let meant_late =
+            br#"{"error":{"message":"503: Request waiting timeout reached.","type":"invalid_request_error","param":null,"code":400}}"#;
+        let quotes_busy = br#"{"error":{"message":"no model 503: The request queue is full.","type":"invalid_request_error","code":400}}"#;
         let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
             (400, false, b"", Verdict::Neutral),
             (404, false, drains, Verdict::Neutral),
+            (400, false, meant_busy, Verdict::Busy),
+            (400, false, meant_late, Verdict::BackPressure),
+            (400, false, quotes_busy, Verdict::Neutral),
+            (400, true, busy, Verdict::Neutral),
             (429, false, b"", Verdict::BackPressure),
             (500, false, b"", Verdict::Fault),
             (500, true, busy, Verdict::Fault),
@@ -389,9 +421,11 @@ mod tests {
     fn where_there_were_images_an_engine_fails_only_if_it_says_so() {
         let unsaid = br#"{"error":{"message":"","type":"InternalServerError","param":null,"code":500}}"#;
         let own = br#"{"error":{"message":"EngineCore encountered an issue. See stack trace","code":500}}"#;
+        let newer = br#"{"error":{"message":"The server had an error while processing your request.","type":"InternalServerError","param":null,"code":500}}"#;
         let drains = br#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#;
         for (status, body, expected) in [
-            (500, &unsaid[..], Verdict::MayBeTheClients),
+            (500, &newer[..], Verdict::Fault),
+            (500, unsaid, Verdict::MayBeTheClients),
             (500, b"Internal Server Error", Verdict::MayBeTheClients),
             (500, own, Verdict::Fault),
             (500, drains, Verdict::Drains),
@@ -420,6 +454,34 @@ mod tests {
             let said = format!("data: {{\"text\":\"{}\"}}\n\n", reason.replace('"', "\\\""));
             assert_eq!(told(&said), None, "{said}");
         }
+    }
+
+    /// As SGLang 0.5.23 ends a stream of `/v1/responses`: what was asked stands in it, too.
+    #[test]
+    fn a_response_that_failed_for_load_is_told_from_others() {
+        let event = |why: &str| {
+            format!(
+                "data: {{\"type\":\"response.failed\",\"response\":{{\"id\":\"resp_1\",\"object\":\"response\",\"output\":[],\
+                 \"status\":\"failed\",\"usage\":null,\"tools\":[],\"error\":{{\"code\":\"server_error\",\"message\":\"{why}\"}},\
+                 \"instructions\":\"{{\\\"error\\\":503\"}},\"sequence_number\":2}}\n\n"
+            )
+        };
+        let told = |lines: &str| error_in(lines.as_bytes(), Api::Responses);
+        for (why, expected) in [
+            ("The request queue is full.", Told::Busy),
+            ("503: The request queue is full.", Told::Busy),
+            ("Request waiting timeout reached.", Told::Busy),
+            ("Generation aborted", Told::MayBeTheClients),
+            ("The input (70000 tokens) is longer than the model's context length", Told::MayBeTheClients),
+        ] {
+            assert_eq!(told(&event(why)), Some((0, expected)), "{why}");
+            let begun = "event: response.failed\n";
+            assert_eq!(told(&format!("{begun}{}", event(why))), Some((begun.len(), expected)), "{why}");
+            assert_eq!(error_in(event(why).as_bytes(), Api::Chat), None, "{why}");
+        }
+        assert_eq!(told("data: {\"type\":\"response.failed\",\"response\":{\"error\":null}}\n\n"), None);
+        let said = event("The request queue is full.").replace('"', "\\\"");
+        assert_eq!(told(&format!("data: {{\"delta\":\"{}\"}}\n\n", said.trim())), None);
     }
 
     #[test]

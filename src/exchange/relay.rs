@@ -83,7 +83,7 @@ impl Exchange {
                 Ok(framing) if framing.switching && self.has_unsent() => {
                     self.bad_reply(Fault::new(Cause::BadSwitch, "101 to half a request"), cx)
                 }
-                Ok(framing) => match Words::of(&head, &framing, &all[head.len..]) {
+                Ok(framing) => match Words::of(&head, &framing, &all[head.len..], self.asked.api) {
                     Words::Wanting(more) => {
                         self.reply.head_needs = (all.len() + more) as u32;
                         self.hold_head(all.to_vec(), cx);

@@ -4,7 +4,8 @@ use super::event::{Action, Context, Side};
 use super::{Exchange, Leg, Phase, Waiting, refusals};
 use crate::counters::stats::Count;
 
-/// How often a sent request is checked for acknowledgement, to let go of its held copy.
+/// How often a sent request is checked for acknowledgement, to let go of its held copy. As long as that, too, an engine
+/// may say that its queue is full: SGLang looks between two steps, and each may be another prompt's.
 const ACKNOWLEDGEMENT_CHECK_MS: u64 = 1_000;
 
 impl Exchange {
@@ -103,10 +104,15 @@ impl Exchange {
         }
     }
 
-    /// Lets go of the held request once the engine's kernel has any of it; else looks again later.
+    /// Lets go of the held request once the engine's kernel has any of it; else looks again later. Before that time its
+    /// prompt alone was waited for.
     pub(super) fn check_acknowledgement(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
-        if !self.unacknowledged(acknowledged) {
+        let held_until = self.sent + ACKNOWLEDGEMENT_CHECK_MS * 1_000;
+        if !self.unacknowledged(acknowledged) && cx.now < held_until {
+            self.prompt_computed();
+            self.deadline = Some((held_until, Waiting::Acknowledgement));
+        } else if !self.unacknowledged(acknowledged) {
             self.upload.forget_held(cx);
             self.wait_for_head(cx);
         } else if cx.now >= self.sent + timeout {

@@ -5,7 +5,7 @@
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
 //! (`/v1/responses`) count the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or
 //! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends
-//! it; one of `/v1/messages` in its last but one.
+//! it, whose type vLLM names behind it and SGLang before it; one of `/v1/messages` in its last but one.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name
 //! deeper in a body, such as in the schema of a tool, stand at another depth.
@@ -213,8 +213,10 @@ struct Walk<'a> {
     in_turns: bool,
     /// Several prompts were computed for one request: built-in tools were called.
     several_turns: bool,
-    /// It stands in the event that ends a response.
-    completed: bool,
+    /// What it stands in goes on from an earlier response, as SGLang says behind it.
+    goes_on: bool,
+    /// It stands in the event that ends a response: by its type or, where that came before, by its number alone.
+    completed: Option<bool>,
     told: Told,
 }
 
@@ -262,11 +264,11 @@ impl<'a> Walk<'a> {
         self.leave(0)?;
         if !self.rest.trim_ascii().is_empty() {
             self.leave(-1)?;
-            if !self.completed || !self.rest.trim_ascii().is_empty() {
+            if self.completed != Some(true) || !self.rest.trim_ascii().is_empty() {
                 return None;
             }
         }
-        (!self.several_turns).then_some(self.told)
+        (!self.several_turns && !self.goes_on).then_some(self.told)
     }
 
     /// Goes on to behind the end of what stands at this depth.
@@ -315,7 +317,10 @@ impl<'a> Walk<'a> {
         }
         let before = self.key;
         (self.key, self.rest) = (self.rest.get(..end)?, self.rest.get(end + 1..)?);
-        self.completed |= self.depth == -1 && before == b"type" && self.key == b"response.completed";
+        self.goes_on |= self.depth == 0 && before == b"previous_response_id";
+        if self.depth == -1 && before == b"type" {
+            self.completed = Some(matches!(self.key, b"response.completed" | b"response.incomplete"));
+        }
         Some(())
     }
 
@@ -328,6 +333,8 @@ impl<'a> Walk<'a> {
         let whole = matches!(rest.first(), Some(b',' | b'}' | b' ' | b'\n' | b'\t' | b'\r'));
         let told = (whole && number <= TOKENS_MAX).then_some(number);
         match (self.depth, self.key) {
+            // Before an answer has ended its usage is null.
+            (-1, b"sequence_number") => self.completed = self.completed.or(Some(true)),
             _ if self.behind => {}
             (1, b"prompt_tokens") => self.told.prompt = told,
             (1, b"completion_tokens") => self.told.completion = told,

@@ -30,7 +30,7 @@ pub use connection::{Ended, reach};
 pub use counts::Counts;
 pub use event::{Event, ExtraKey, Extras, Removed, Stored};
 pub use msgpack::Malformed;
-pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, listed};
+pub use settings::{EVENTS_PORT, Endpoint, Keys, Pace, Settings, as_listed, flagged_ranks, listed};
 pub use source::Source;
 pub use told::{Hole, Reached, Told};
 pub use zmtp::{Broken, Progress, Role, Wire};

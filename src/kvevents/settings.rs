@@ -193,6 +193,13 @@ pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     serde_json::to_vec(&json!({ "0": config })).ok()
 }
 
+/// How many data-parallel ranks SGLang has, each of which publishes by itself: `dp_size` counts replicas, and where
+/// there is `attn_dp_size` beside it (0.5.23) that has the groups of attention, which it counted itself before.
+pub fn flagged_ranks(dp_size: Option<u64>, attn_dp_size: Option<u64>) -> Option<u64> {
+    let groups = attn_dp_size.unwrap_or(1).max(1);
+    dp_size.map(|replicas| replicas.saturating_mul(groups))
+}
+
 /// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`.
 /// Ranks that publish nothing are left out.
 pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String> {
@@ -366,6 +373,15 @@ mod tests {
         assert_eq!(found.replay.unwrap().to_string(), "tcp://gpu-1:5558", "a replay socket listens everywhere");
         let why = vllm("0.0.0.0", "*").unwrap_err();
         assert!(why.contains("connects to tcp://0.0.0.0:5557,") && why.contains("tcp://*:5557"), "{why}");
+    }
+
+    /// Of `--dp-size 8 --enable-dp-attention` SGLang 0.5.23 tells 1 and 8, older ones 8 and nothing.
+    #[test]
+    fn ranks_are_counted_wherever_they_stand() {
+        let of = flagged_ranks;
+        assert_eq!((of(Some(1), Some(8)), of(Some(8), Some(1)), of(Some(8), None)), (Some(8), Some(8), Some(8)));
+        assert_eq!((of(Some(1), Some(1)), of(Some(1), None), of(None, None)), (Some(1), Some(1), None));
+        assert_eq!((of(Some(u64::MAX), Some(2)), of(Some(2), Some(0))), (Some(u64::MAX), Some(2)));
     }
 
     #[test]

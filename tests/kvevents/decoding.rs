@@ -191,6 +191,35 @@ fn pages_of_sglang() {
     assert_eq!((second.parent, second.hashes), (Some(-5_i64 as u64), &[-6_i64 as u64][..]));
 }
 
+/// What SGLang 0.5.23 sent (`--page-size 16`, its server in Rust): two pages, one that parts from them behind the first,
+/// and its answer to `/flush_cache`.
+#[test]
+fn recorded_messages_of_sglang() {
+    let pages = "93cb41dac2b1ad3752a29187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf4faa8bd53eda3d89\
+        d3fc228fb55a288afeb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473dc0020cd03e8cd03e9cd03eacd03ebcd03ec\
+        cd03edcd03eecd03efcd03f0cd03f1cd03f2cd03f3cd03f4cd03f5cd03f6cd03f7cd03f8cd03f9cd03facd03fbcd03fccd03fdcd03fecd03ff\
+        cd0400cd0401cd0402cd0403cd0404cd0405cd0406cd0407aa626c6f636b5f73697a6510a76c6f72615f6964c0a66d656469756da3475055\
+        00";
+    let behind = "93cb41dac2b1ad3ca9ab9187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf2fd35b309c29cc60\
+        b1706172656e745f626c6f636b5f68617368cf4faa8bd53eda3d89a9746f6b656e5f696473dc001007070707070707070707070707070707\
+        aa626c6f636b5f73697a6510a76c6f72615f6964c0a66d656469756da347505500";
+    let cleared = "93cb41dac2b1ada4ae369181a474797065b0416c6c426c6f636b73436c656172656400";
+    let [pages, behind, cleared] = [pages, behind, cleared].map(|hex| {
+        let digits: Vec<u8> = hex.bytes().map(|digit| char::from(digit).to_digit(16).unwrap() as u8).collect();
+        let mut batch = Batch::default();
+        batch.read(&digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect::<Vec<u8>>()).unwrap();
+        assert_eq!((batch.rank(), batch.names_fields(), batch.skipped()), (0, Some(true), Skipped::default()));
+        batch
+    });
+    let [first, second] = [5_740_554_423_035_903_369, -278_502_217_879_090_434].map(|name: i64| name as u64);
+    let told = stored(&pages);
+    assert_eq!((told.hashes, told.parent, told.block_size), (&[first, second][..], None, 16));
+    assert_eq!((told.tokens, told.medium), (&(1_000..1_032).collect::<Vec<u32>>()[..], Some(&b"GPU"[..])));
+    let told = stored(&behind);
+    assert_eq!((told.hashes.len(), told.parent, told.tokens), (1, Some(first), &[7; 16][..]));
+    assert!(matches!(cleared.events().collect::<Vec<_>>()[..], [Event::Cleared]));
+}
+
 /// SGLang 0.5.18 and 0.5.19 write it behind the others of a prompt that has one, and later ones by its name.
 #[test]
 fn a_salt_may_stand_apart() {

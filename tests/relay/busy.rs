@@ -40,6 +40,31 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
+/// SGLang 0.5.23 has its 503 in a 400 there; what a client did wrong is told by the first that was asked.
+#[test]
+fn a_response_is_refused_for_load_by_a_400() {
+    let error = |words: &str| {
+        let words =
+            format!(r#"{{"error":{{"message":"{words}","type":"invalid_request_error","param":null,"code":400}}}}"#);
+        format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n{words}", words.len())
+    };
+    for (words, path, retried) in [
+        ("503: The request queue is full.", "/v1/responses", true),
+        ("503: The request queue is full.", "/v1/chat/completions", false),
+        ("503: The encoder did not return multimodal embeddings.", "/v1/responses", false),
+        ("Model not loaded", "/v1/responses", false),
+    ] {
+        let (busy, engine) = (Engine::answering(error(words)), Engine::answering(HELLO));
+        let front = Front::start(&[busy.address, engine.address]);
+        let statuses: Vec<u16> =
+            (0..10).map(|_| front.ask(post(path, r#"{"model":"tiny-llama","input":"hello"}"#)).status).collect();
+        assert!(busy.executions() > 0 && front.count(Count::Barred) == 0, "{words}");
+        assert_eq!(statuses.contains(&400), !retried, "{words} {path}: {statuses:?}");
+        assert_eq!(front.count(Count::RetriedBusy) > 0, retried, "{words} {path}");
+        front.settles();
+    }
+}
+
 /// Who asks for the same as many others do goes to another engine than theirs, and each that does is counted.
 #[test]
 fn a_home_at_its_bound_is_passed_and_that_is_counted() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Compared;
@@ -343,6 +344,31 @@ fn what_goes_elsewhere_is_where_it_went() {
         let blocks: [u32; 2] = noted(&front, &asked);
         assert!(engines[place].executions() > 0, "by none of sixteen prompts");
         assert!(blocks[place] == 0 && blocks[1 - place] > 32, "{blocks:?}, {place} is busy");
+    }
+}
+
+/// SGLang says it between two of its steps, long after so short a prompt was to be computed.
+#[test]
+fn what_is_refused_late_goes_elsewhere_too() {
+    let busy = r#"{"object":"error","message":"The request queue is full.","type":"503","param":null,"code":503}"#;
+    let busy = format!("HTTP/1.1 503 Busy\r\ncontent-length: {}\r\n\r\n{busy}", busy.len());
+    for place in 0..2 {
+        let engines = [0, 1].map(|at| {
+            let reply = if at == place { busy.clone().into_bytes() } else { ok("{}") };
+            Engine::run(move |mut connection| {
+                while connection.request().is_some() {
+                    thread::sleep(Duration::from_millis(if at == place { 300 } else { 0 }));
+                    connection.send(&reply);
+                }
+            })
+        });
+        let front = front(&engines);
+        (0..8).for_each(|name| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"{name} asks"}}],"model":"tiny-llama"}}"#);
+            assert_eq!(front.ask(post("/v1/chat/completions", &body)).status, 200, "{place}");
+        });
+        assert!(front.count(Count::RetriedBusy) > 0, "by none of eight prompts");
+        front.settles();
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::engine::Asking;
 use super::finding::{Change, Finding, shown};
+use super::server::Info;
 use crate::control::scrape::EngineKind;
 
 const SUBJECT: &str = "cached_tokens";
@@ -25,16 +26,22 @@ pub(super) struct Room {
     pub(super) caches: Option<bool>,
 }
 
-/// Where nobody wants it asked. SGLang says of itself whether it reports.
-pub(super) fn unasked(kind: Option<EngineKind>, reports: Option<bool>) -> Finding {
-    match reports {
+/// Where nobody wants it asked. SGLang says of itself whether it reports, and which of its servers it is.
+pub(super) fn unasked(kind: Option<EngineKind>, own: &Info) -> Finding {
+    match own.reports_cached {
+        Some(true) if own.in_rust => silent(kind, own),
         Some(true) => Finding::good(SUBJECT, "replies say how much of a prompt was cached"),
-        Some(false) => silent(kind),
+        Some(false) => silent(kind, own),
         None => Finding::unknown(SUBJECT, "not asked; --ask sends one prompt twice, for one token each, to see"),
     }
 }
 
-fn silent(kind: Option<EngineKind>) -> Finding {
+fn silent(kind: Option<EngineKind>, own: &Info) -> Finding {
+    if own.reports_cached == Some(true) {
+        let words = "replies do not say how much of a prompt was cached, though --enable-cache-report is there: predictions stay\n\
+                     unproved; of SGLang's servers the one in Rust (SGLANG_RUST_SERVER) says it on /generate alone";
+        return Finding::unknown(SUBJECT, words);
+    }
     let flag = match kind {
         Some(EngineKind::Sglang) => "--enable-cache-report",
         _ => "--enable-prompt-tokens-details",
@@ -49,6 +56,7 @@ pub(super) async fn asked(
     address: SocketAddr,
     model: &str,
     kind: Option<EngineKind>,
+    own: &Info,
     room: Room,
 ) -> (Finding, bool) {
     let body = json!({"model": model, "prompt": prompt(room), "max_tokens": 1, "temperature": 0}).to_string();
@@ -77,7 +85,7 @@ pub(super) async fn asked(
         Some(tokens) => Finding::good(SUBJECT, format!("replies say it: {tokens} of a prompt sent twice")),
         // Engines may leave a zero out.
         None if room.caches == Some(false) => Finding::unknown(SUBJECT, "not told, as nothing is cached"),
-        None => silent(kind),
+        None => silent(kind, own),
     };
     (found, true)
 }
@@ -94,6 +102,7 @@ fn prompt(room: Room) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::doctor::finding::Mark;
 
     #[test]
     fn prompts_are_new_and_have_some_blocks() {
@@ -107,8 +116,15 @@ mod tests {
 
     #[test]
     fn sglang_need_not_be_asked() {
-        let flag = |reports| unasked(Some(EngineKind::Sglang), reports).change;
-        assert_eq!(flag(Some(false)), Some(Change::Add("--enable-cache-report")));
-        assert_eq!((flag(Some(true)), flag(None)), (None, None));
+        let own = |reports_cached, in_rust| Info { reports_cached, in_rust, ..Info::default() };
+        let found = |reports, in_rust| unasked(Some(EngineKind::Sglang), &own(reports, in_rust));
+        for in_rust in [false, true] {
+            assert_eq!(found(Some(false), in_rust).change, Some(Change::Add("--enable-cache-report")));
+            assert_eq!((found(Some(true), in_rust).change, found(None, in_rust).change), (None, None));
+        }
+        assert_eq!(found(Some(true), false).mark, Mark::Good);
+        // Its flag is there, and changes nothing.
+        let rust = found(Some(true), true);
+        assert!(rust.mark == Mark::Unknown && rust.words.contains("/generate alone"), "{rust:?}");
     }
 }

@@ -178,7 +178,7 @@ impl Asking {
         let Reached { address, peers, version, sent, came } = reached;
         let call = |path| self.call(address, path, manner.timeout);
         let (models_call, metrics_call, sources_call, info_call) =
-            (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/get_server_info"));
+            (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/server_info"));
         let mut lines = scrape::Page::default();
         let (learnt, metrics, sources, info) = tokio::join!(
             models::learn(&self.client, &models_call),
@@ -188,8 +188,8 @@ impl Asking {
         );
         let page = Page::of(&metrics, lines);
         let info = match Info::of(&info) {
-            // Its newer name.
-            None if version.status != 200 => Info::of(&self.client.get(&call("/server_info")).await),
+            // What it was called before: newer ones log a warning of it.
+            None if version.status != 200 => Info::of(&self.client.get(&call("/get_server_info")).await),
             info => info,
         };
         let says = server::version(&version);
@@ -214,9 +214,9 @@ impl Asking {
             Some(model) if manner.ask => {
                 let block_size = page.reading.block_size.map(u64::from).or(own.page_size);
                 let room = Room { block_size, context, caches: page.reading.prefix_caching.or(own.caches) };
-                cached::asked(self, address, &model.id, kind, room).await
+                cached::asked(self, address, &model.id, kind, &own, room).await
             }
-            _ => (cached::unasked(kind, own.reports_cached), false),
+            _ => (cached::unasked(kind, &own), false),
         };
         let heard = listening.end().await;
         let other_status = match learnt.is_ok() {

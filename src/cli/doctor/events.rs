@@ -72,7 +72,7 @@ impl Sources {
         if kind == Some(EngineKind::Sglang) {
             return match info {
                 Some(info) => Sources::flagged(info.kv_events_config.as_deref(), info.ranks, host),
-                None => Sources::Untold("/get_server_info does not answer with its flags".into()),
+                None => Sources::Untold("/server_info does not answer with its flags".into()),
             };
         }
         match answer {

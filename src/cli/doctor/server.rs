@@ -6,17 +6,20 @@ use super::finding::{Finding, shown};
 use crate::control::client::{Answer, CallError};
 use crate::control::models::{Card, Learnt, ModelsError};
 use crate::control::scrape::EngineKind;
+use crate::kvevents::flagged_ranks;
 
 /// Models that are shown by name.
 const NAMED_MAX: usize = 8;
 
-/// SGLang's answer to `/get_server_info`: its flags, and what came of them. It may hold its key,
+/// SGLang's answer to `/server_info`: its flags, and what came of them. It may hold its key,
 /// of which nothing is kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info {
     pub(super) version: Option<String>,
     pub(super) kv_events_config: Option<String>,
     pub(super) reports_cached: Option<bool>,
+    /// Its server is the one in Rust.
+    pub(super) in_rust: bool,
     pub(super) caches: Option<bool>,
     pub(super) page_size: Option<u64>,
     pub(super) tokens: Option<u64>,
@@ -38,10 +41,11 @@ impl Info {
             version: text("version"),
             kv_events_config: text("kv_events_config"),
             reports_cached: is_flag("enable_cache_report"),
+            in_rust: root.get("frontend").and_then(Value::as_str) == Some("rust"),
             caches: is_flag("disable_radix_cache").map(|disabled| !disabled),
             page_size: number("page_size"),
             tokens: number("max_total_num_tokens"),
-            ranks: number("dp_size"),
+            ranks: flagged_ranks(number("dp_size"), number("attn_dp_size")),
             context: number("context_length"),
         })
     }
@@ -145,6 +149,9 @@ mod tests {
         );
         assert_eq!((info.version.as_deref(), info.kv_events_config.as_deref()), (Some("0.5.4"), None));
         assert!(!format!("{info:?}").contains("secret"));
+        let newer = r#"{"version": "0.5.23", "disable_radix_cache": false, "dp_size": 1, "attn_dp_size": 8, "frontend": "rust"}"#;
+        let newer = Info::of(&answer(newer)).unwrap();
+        assert_eq!((newer.ranks, newer.in_rust), (Some(8), true), "groups of attention have caches of their own");
         assert!(Info::of(&answer(r#"{"vllm_config": "..."}"#)).is_none() && Info::of(&answer("[")).is_none());
     }
 }

@@ -148,6 +148,9 @@ fn what_looks_like_usage_is_not_believed() {
         r#"{"usage":{"prompt_tokens":0,"completion_tokens":0}}"#.to_owned(),
         // Of a response that has only begun, or is told of in another event, or two objects deeper.
         format!(r#"{{"response":{{{SAID}}},"type":"response.in_progress"}}"#),
+        format!(r#"{{"response":{{{SAID}}},"sequence_number":3,"type":"response.in_progress"}}"#),
+        format!(r#"{{"response":{{{SAID},"sequence_number":3}}}}"#),
+        format!(r#"{{"response":{{{SAID}}},"x":{{"sequence_number":3}}}}"#),
         format!(r#"{{"response":{{{SAID}}},"kind":"response.completed"}}"#),
         format!(r#"{{"response":{{{SAID},"type":"response.completed"}}}}"#),
         format!(r#"{{"response":{{{SAID}}},"x":{{"type":"response.completed"}}}}"#),
@@ -157,6 +160,7 @@ fn what_looks_like_usage_is_not_believed() {
         r#"{"type":"message_start","message":{"usage":{"input_tokens":14,"output_tokens":0}}}"#.to_owned(),
         // More than the request had was computed: the response before it, a turn for each tool that was called.
         r#"{"previous_response_id":"resp_1","usage":{"input_tokens":9,"output_tokens":2}}"#.to_owned(),
+        r#"{"usage":{"input_tokens":9,"output_tokens":2},"previous_response_id":"resp_1","text":null}"#.to_owned(),
         r#"{"usage":{"input_tokens":9,"input_tokens_details":{"input_tokens_per_turn":[4,5]},"output_tokens":2}}"#
             .to_owned(),
     ] {
@@ -166,7 +170,7 @@ fn what_looks_like_usage_is_not_believed() {
     }
 }
 
-/// What vLLM 0.32 writes for the other APIs where caches held something.
+/// What vLLM 0.32 and SGLang 0.5.23 write for the other APIs where caches held something.
 #[test]
 fn each_api_has_its_own_names() {
     for (text, expected) in [
@@ -189,6 +193,16 @@ fn each_api_has_its_own_names() {
         ),
         (
             r#"{"response":{"usage":{"input_tokens":42,"input_tokens_details":{"cached_tokens":32},"output_tokens":16},"metadata":{"type":"x"}},"sequence_number":9,"type":"response.completed"}"#,
+            Some(32),
+        ),
+        // One that came to its `max_output_tokens`.
+        (
+            r#"{"response":{"usage":{"input_tokens":42,"input_tokens_details":{"cached_tokens":32},"output_tokens":16}},"sequence_number":9,"type":"response.incomplete"}"#,
+            Some(32),
+        ),
+        // As SGLang 0.5.23 ends one.
+        (
+            r#"{"type":"response.incomplete","response":{"id":"resp_6","output":[],"status":"incomplete","usage":{"input_tokens":42,"input_tokens_details":{"cached_tokens":32,"cache_write_tokens":0},"output_tokens":16,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":58},"parallel_tool_calls":true,"tool_choice":"auto","tools":[],"error":null,"incomplete_details":{"reason":"max_output_tokens"},"instructions":null,"max_output_tokens":3,"previous_response_id":null,"reasoning":{"effort":null,"summary":null},"store":true,"temperature":null,"text":{"format":{"type":"text"}},"top_p":null,"truncation":"disabled","user":null,"metadata":{}},"sequence_number":8}"#,
             Some(32),
         ),
         // Servers that give both names mean the same by them.
