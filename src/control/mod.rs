@@ -317,7 +317,9 @@ fn remembered(file: &Path, within: Duration) -> io::Result<Saved> {
     })?;
     match read.recv_timeout(within) {
         Ok(Ok(saved)) => return Ok(saved),
-        Ok(Err(Unusable::File(error))) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(Err(Unusable::File(error))) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::info!(file = %file.display(), "caches_file is not there yet: caches begin cold");
+        }
         Ok(Err(why)) => {
             tracing::warn!(file = %file.display(), %why, "what was known of the engines' caches is not used");
         }

@@ -37,6 +37,9 @@ pub struct Shared {
     pub driver: DriverChoice,
 }
 
+/// What an address is that cannot be bound to, for who chose it: it may come later.
+pub const NOT_HERE: &str = "is no address of this machine now; one that moves between machines (VRRP) is listened on as 0.0.0.0 or [::], or with net.ipv4.ip_nonlocal_bind = 1";
+
 /// Why shards cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -60,6 +63,8 @@ impl StartError {
             let why = format!("nothing is left to listen on {address} with: {error}");
             return StartError::Machine(io::Error::new(error.kind(), why));
         }
+        let is_elsewhere = socket::is_port_want(&error);
+        let error = if is_elsewhere { io::Error::new(error.kind(), format!("it {NOT_HERE}")) } else { error };
         StartError::Listen { address, error }
     }
 }

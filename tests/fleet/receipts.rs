@@ -124,6 +124,11 @@ fn the_newest_come_first_and_the_oldest_go() {
         assert_eq!(ask(&mut client, id, "words"), if number == 2 { 500 } else { 200 });
     }
     assert_eq!(ids(&receipts(&front, "")), ["d", "c", "again", "b"]);
+    // Balancers ask more often than anybody.
+    for _ in 0..3 {
+        (0..3).for_each(|_| assert_eq!(client.get("/health").status, 200));
+        assert_eq!(ids(&receipts(&front, "")), ["d", "c", "again", "b"]);
+    }
     engine.becomes(Mood::Good);
     assert_eq!(ask(&mut client, "again", "words"), 200);
     let twice = receipts(&front, "/again");

@@ -21,7 +21,7 @@ fn what_is_missing_is_said() {
         ("1000", "1", &*taken, free, engine, "cannot listen on 127.0.0.1:"),
         ("1000", "1", free, &*taken, engine, "cannot open the admin listener on 127.0.0.1:"),
         ("1000", "1", free, &*taken, engine, "maybe an earlier front that still drains"),
-        ("1000", "1", "192.0.2.1:8000", free, engine, "cannot listen on 192.0.2.1:8000"),
+        ("1000", "1", "192.0.2.1:8000", free, engine, "listen on 192.0.2.1:8000: it is no address of this machine now"),
         ("1000", "1", free, free, "gpu", "write it as http://HOST:PORT"),
         ("20", "1", free, free, engine, "only 20 descriptors are allowed"),
         ("128", "64", free, free, engine, "only 128 descriptors are allowed, and 379 are needed"),

@@ -120,8 +120,8 @@ fn a_front_that_starts_again_before_simulated_engines_knows_their_caches() {
     let file = std::env::temp_dir().join(format!("warmfront-kept-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
     let keeps = format!("[control]\nscrape_interval_ms = 100\ncaches_file = \"{}\"\n", file.display());
-    let held = || {
-        let front = Front::start("auto", &[engine.1], &keeps);
+    let held = |says: &str, also: &str| {
+        let front = Front::start("auto", &[engine.1], &(keeps.clone() + also));
         front.until_health(0, "up");
         until("its figures", || !front.endpoint(0)["engine"].is_null());
         let body = format!("{{\"prompt\":\"{}\",\"max_tokens\":1}}", "warm ".repeat(2_000));
@@ -132,11 +132,22 @@ fn a_front_that_starts_again_before_simulated_engines_knows_their_caches() {
         drop(client);
         let held = front.metric("warmfront_prompt_tokens_held_total");
         assert!(!front.has_said("caches_file keeps nothing"));
+        assert!(front.has_said(says), "{}", front.log());
+        assert_eq!(front.has_said("is known again"), held > 0.0, "{}", front.log());
         assert_eq!(front.stop(), Some(0));
         held
     };
-    assert_eq!(held(), 0.0);
-    assert!(held() > 1_000.0);
+    let again = "what was known of this engine's cache is known again";
+    assert_eq!(held("caches_file is not there yet: caches begin cold", ""), 0.0);
+    assert!(held(again, "") > 1_000.0);
+    // It cannot be known in another index, and that is said, and not the reverse.
+    let smaller = "[limits]\nindex_bytes = 8388608\n";
+    assert_eq!(held("caches_file was written beside a prefix index of another size", smaller), 0.0);
+    assert!(held(again, smaller) > 1_000.0);
+    // As of a front that calls its engines otherwise.
+    let renamed = format!("{smaller}[[upstream]]\nname = \"gpu-1\"\nurl = \"http://{}\"\n", engine.1);
+    let front = Front::start("auto", &[], &(keeps.clone() + &renamed));
+    assert!(front.has_said("no engine in caches_file has the name of one of these"), "{}", front.log());
     let _ = std::fs::remove_file(file);
 }
 

@@ -15,6 +15,7 @@ use crate::scan;
 use crate::shard::choice;
 use crate::shard::memory;
 use crate::shard::placement::Placement;
+use crate::shard::start::NOT_HERE;
 
 const MIB: usize = 1 << 20;
 
@@ -179,7 +180,7 @@ fn port(subject: &str, address: SocketAddr, ipv6_alone: bool) -> (Finding, Optio
             subject,
             "needs a privilege: ports below 1024 want CAP_NET_BIND_SERVICE (AmbientCapabilities= in the unit has it)",
         ),
-        Err(rustix::io::Errno::ADDRNOTAVAIL) => Finding::wrong(subject, "is no address of this machine"),
+        Err(rustix::io::Errno::ADDRNOTAVAIL) => Finding::wrong(subject, NOT_HERE),
         Err(error) => Finding::wrong(subject, format!("cannot be opened: {error}")),
     };
     (found, opened.ok())
@@ -248,7 +249,7 @@ mod tests {
         drop(taken);
         assert_eq!(port("listen", address, false).0.weight, Weight::Good);
         let elsewhere = port("listen", "192.0.2.1:80".parse().unwrap(), false).0;
-        assert!(elsewhere.words.contains("no address of this machine") || elsewhere.words.contains("privilege"));
+        assert!(elsewhere.words.contains("one that moves between machines") || elsewhere.words.contains("privilege"));
     }
 
     /// What listens on `[::]` takes IPv4, too, unless another is to have that.

@@ -123,8 +123,19 @@ const NO_BUCKET: u32 = u32::MAX;
 impl Fleet {
     /// What an earlier process of ours knew.
     pub fn remember(&mut self, saved: Saved) {
+        let is_told = !saved.is_empty();
         self.remembered = saved;
         self.forget_strangers();
+        if is_told && self.remembered.is_empty() {
+            tracing::warn!("no engine in caches_file has the name of one of these: their caches begin cold");
+        }
+        let layout = self.caches.index().map(|index| index.layout());
+        let is_of_another = |rows: &Rows| !rows.bytes.is_empty() && layout.is_some_and(|layout| layout != rows.layout);
+        if self.remembered.engines().any(|(_, engine)| engine.rows.as_ref().is_some_and(is_of_another)) {
+            tracing::warn!(
+                "caches_file was written beside a prefix index of another size (by `index_bytes`, `precise`, or how many engines it has places for): what was sent to engines is not known again"
+            );
+        }
     }
 
     /// What of that is not known again yet.
@@ -210,24 +221,18 @@ impl Fleet {
         let mut restored = 0;
         // Where an engine tells all itself already, that is all there is.
         let is_told = self.tenancy(place, id).is_some_and(|tenancy| tenancy.truth.ladder.said() == Tells::All);
-        for row in known
-            .rows
-            .filter(|rows| rows.layout == index.layout() && !is_told)
-            .iter()
-            .flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES))
-        {
+        let rows = known.rows.filter(|rows| rows.layout == index.layout());
+        for row in rows.iter().filter(|_| !is_told).flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES)) {
             let (parent, block) = row.split_at(ROW_BYTES / 2);
             let Some(block) = row_of(block) else { break };
             // One whose parent did not fit does not fit either.
             restored += u32::from(index.restore(row_of(parent), block, id).unwrap_or(false));
         }
         let is_told = known.remembered.is_some();
-        tracing::info!(
-            engine = &*name,
-            blocks = restored,
-            is_told,
-            "what was known of this engine's cache is known again"
-        );
+        if rows.is_some() || is_told {
+            let said = "what was known of this engine's cache is known again";
+            tracing::info!(engine = &*name, blocks = restored, is_told, "{said}");
+        }
         if let Some(tenancy) = self.tenancy(place, id) {
             *tenancy.remembered.lock().unwrap_or_else(PoisonError::into_inner) = known.remembered;
         }
