@@ -182,8 +182,9 @@ pub const BLOCK_BYTES: usize = 256;
 /// Where engines say what they hold, matches are told to so many bytes: a KV block has 30 to 100.
 pub const STEP_BYTES: usize = 64;
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(STEP_BYTES), "a block is whole steps");
-/// The access log has one link of so many bytes.
-pub const LOGGED_CHAIN_BYTES: usize = 8 * BLOCK_BYTES;
+/// The access log has one link of so many bytes: some 128 tokens. What lies behind a prompt's last link is lost to a
+/// replay; with 2,048 bytes that were 11 % of chats and agents of 2,300 tokens, and hit rates 15 to 20 points too low.
+pub const LOGGED_CHAIN_BYTES: usize = 2 * BLOCK_BYTES;
 /// Longest chain: what of a prompt lies behind its first MiB is taken for new.
 pub const LINKS_MAX: usize = 4_096;
 

@@ -55,9 +55,9 @@ fn lines_become_requests_in_order_of_their_beginnings() {
     let [a, b, c, d] = trace.requests() else { panic!("four requests") };
     assert_eq!([a, b, c, d].map(|one| one.arrival_ns / 1_000_000), [0, 2_000, 4_000, 10_000]);
     assert_eq!([a, b, c, d].map(|one| one.prompt), [2_000, 2_600, 2_000, 2_000]);
-    // 6,600 tokens in ten links and three halves are 573; the last one's 24,000 bytes are a hundred events.
+    // 6,600 tokens in ten links and three halves are 573.9; the last one's 24,000 bytes are a hundred events.
     let tokens = trace.block_tokens();
-    assert_eq!((tokens, d.output, a.output), (560, 100, 77));
+    assert_eq!((tokens, d.output, a.output), (574, 100, 77));
     assert_eq!([a, b, c, d].map(|one| one.blocks.len()), [3, 4, 3, 0]);
     assert_eq!(a.blocks[..], b.blocks[..3], "what was said before");
     assert!(a.blocks.iter().all(|block| !c.blocks.contains(block)), "another model shares nothing");
@@ -77,7 +77,73 @@ fn prompts_without_a_link_are_told_of_and_what_engines_found_cached() {
     let words = account.words();
     assert!(words.contains("2 of 4 prompts are shorter than a link of their chain, 2048 bytes: what they"), "{words}");
     assert!(words.contains("3 of 4 replies tell what was cached: 58.3 % of their prompts' tokens"), "{words}");
-    assert_eq!(log(&chat(THREE, "null")).unwrap().1.words(), "");
+    // Links of 571 tokens: 287 of 2,000 lie behind each last one, and all of those without.
+    assert_eq!(account.behind, (8_000, 4_574));
+    assert!(words.contains("57.2 % of prompts' tokens lie behind the last link, of 2048 bytes"), "{words}");
+    assert!(words.contains(" no chain") == words.contains("shadow_policy"), "{words}");
+    assert_eq!(log(&chat(&chain(1..=12), "null")).unwrap().1.words(), "");
+}
+
+/// A chain of these links.
+fn chain(links: std::ops::RangeInclusive<u64>) -> String {
+    let links: Vec<String> = links.map(|link| format!("\"{link:016x}\"")).collect();
+    format!("[{}]", links.join(","))
+}
+
+#[test]
+fn a_reply_is_found_by_the_next_turn_that_brings_it_back() {
+    // 3.5 links of 100 tokens, and a reply of 2; over after 2 s.
+    let keys =
+        |prompt: &'static str| [("prompt_tokens", prompt), ("completion_tokens", "200"), ("total_us", "2000000")];
+    let turn = |second, prompt, chain: &str| line(second, &[&keys(prompt)[..], &[("chain", chain)]].concat());
+    let blocks = |next: &str| {
+        let text = turn(10, "350", &chain(1..=3)) + next;
+        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let [asked, next] = trace.requests() else { panic!("two requests") };
+        assert!(next.blocks.starts_with(&asked.blocks[..3]) && asked.prompt_blocks(100).len() == 3);
+        asked.blocks.len()
+    };
+    assert_eq!(blocks(&turn(13, "680", &chain(1..=6))), 5, "550 tokens");
+    assert_eq!(blocks(&turn(11, "680", &chain(1..=6))), 3, "it came before the reply had ended");
+    assert_eq!(blocks(&turn(13, "540", &chain(1..=5))), 3, "it is too short to bring the reply back");
+}
+
+#[test]
+fn chains_of_two_releases_meet_in_the_longer_links() {
+    let (fine, coarse) = (chain(1..=9), "[\"0000000000000004\",\"0000000000000008\"]");
+    for others in [("512", &*fine, "2048", coarse), ("2048", coarse, "512", &*fine)] {
+        let (one, its, other, theirs) = others;
+        let text =
+            line(1, &[("chain", its), ("chain_bytes", one)]) + &line(2, &[("chain", theirs), ("chain_bytes", other)]);
+        let (trace, account) = log(&text).unwrap();
+        let [one, other] = trace.requests() else { panic!("two requests") };
+        assert_eq!((account.link_bytes, account.broken, one.blocks.len()), (2_048, 0, 2));
+        assert_eq!(one.blocks, other.blocks);
+    }
+    let none = line(1, &[]).repeat(20) + &line(1, &[("chain_bytes", "0")]) + &line(2, &[("chain_bytes", "768")]);
+    let (_, account) = log(&(none + &line(3, &[("chain_bytes", "512")]))).unwrap();
+    assert_eq!((account.broken, account.link_bytes), (2, 768), "no link of 512 bytes ends where three of 768 do");
+}
+
+/// By `warm` a key is of the prompt's first 4,096 bytes: in a shorter chat another with each turn.
+#[test]
+fn keys_that_no_prefix_policy_chose_by_name_no_first_message() {
+    let turn = |second, reason: &str, key: &str, chain: &str| {
+        line(second, &[("reason", reason), ("key", key), ("chain", chain), ("chain_bytes", "512")])
+    };
+    let of = |reason, keys: [&str; 3]| {
+        let text = turn(1, reason, keys[0], &chain(1..=3)) + &turn(5, reason, keys[1], &chain(1..=4));
+        let (trace, account) = log(&(text + &turn(9, reason, keys[2], &chain(11..=14)))).unwrap();
+        let [first, second, other] = [0, 1, 2].map(|at| trace.requests()[at].opening);
+        (first == second, first == other, account.keyless)
+    };
+    let keys = ["\"00000000000000aa\"", "\"00000000000000bb\"", "\"00000000000000aa\""];
+    for reason in ["\"warm\"", "\"cold\"", "\"least_load\""] {
+        assert_eq!(of(reason, keys), (true, false, 3), "{reason}");
+    }
+    for reason in ["\"home\"", "\"spill\"", "\"all_full\""] {
+        assert_eq!(of(reason, keys), (false, true, 0), "{reason}");
+    }
 }
 
 #[test]
@@ -138,7 +204,8 @@ fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
     let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", None, Some(pool));
     let (trace, account) = of("other").unwrap();
     let arrivals: Vec<u64> = trace.requests().iter().map(|one| one.arrival_ns / 1_000_000_000).collect();
-    assert_eq!((arrivals, account.requests, account.words().as_str()), (vec![0, 2, 4], 3, ""));
+    assert_eq!((arrivals, account.requests), (vec![0, 2, 4], 3));
+    assert!(!account.words().contains("pools"), "{}", account.words());
     let error = of("none").unwrap_err().to_string();
     assert!(error.contains("no request of that pool: it has \"other\" (3), \"llama\" (2)"), "{error}");
     assert!(!log(&line(1, &[])).unwrap().1.words().contains("pools"));
@@ -237,7 +304,8 @@ proptest! {
                 prop_assert!(account.requests + account.broken + account.elsewhere > 0 && !requests.is_empty());
                 prop_assert!(requests.is_sorted_by_key(|one| one.arrival_ns));
                 for one in requests {
-                    prop_assert!(one.prompt > 0 && one.output > 0 && one.blocks.len() * each <= one.prompt as usize);
+                    let tokens = one.prompt as usize + one.output as usize;
+                    prop_assert!(one.prompt > 0 && one.output > 0 && one.blocks.len() * each <= tokens);
                 }
             }
             Err(error) => prop_assert!(error.to_string().starts_with("a.json"), "{}", error),

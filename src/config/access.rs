@@ -75,7 +75,8 @@ impl Config {
             Some("`access_chain` adds to lines in JSON, and `access_format` is \"text\"")
         } else if !self.counts_tokens() {
             Some(
-                "`access_chain` has nothing to write: chains of prompts are made for the policies `warm` and `precise`, which no pool has",
+                "`access_chain` has nothing to write: chains of prompts are made for the policies `warm` and `precise`, which no pool has; \
+                 `shadow_policy = \"warm\"` has them made beside another, and changes no choice",
             )
         } else {
             None
@@ -97,7 +98,7 @@ mod tests {
             ("[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
             (
                 "[routing]\npolicy = \"session\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
-                Some("`precise`, which no pool has"),
+                Some("`precise`, which no pool has; `shadow_policy = \"warm\"` has them made"),
             ),
             (
                 "[log]\naccess_chain = true\naccess = \"stdout\"\naccess_format = \"text\"\n",

@@ -34,8 +34,8 @@ pub struct Flags {
     /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
     #[arg(long = "access-log", value_name = "WHERE")]
     pub access: Option<Access>,
-    /// Add hashes of each prompt to its line, one for each 2,048 bytes and all before;
-    /// only `warm` and `precise` make them.
+    /// Add hashes of each prompt to its line, one for each 512 bytes and all before;
+    /// only `warm` and `precise` make them, as `policy` or as `shadow_policy`.
     #[arg(long)]
     pub access_chain: bool,
 }

@@ -202,7 +202,7 @@ impl Exchange {
             runner_up: draft.runner_up,
             compared: draft.compared,
             tries: draft.tries,
-            prompt_tokens: draft.prompt_tokens,
+            prompt_tokens: draft.prompt_tokens.or(self.reply.prompt_tokens),
             held_tokens: draft.held_tokens,
             cached_tokens: self.reply.cached_tokens,
             completion_tokens: self.reply.completion_tokens,

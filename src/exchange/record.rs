@@ -41,7 +41,7 @@ pub struct Record {
     pub compared: Option<Compared>,
     /// How many endpoints were chosen, one after the other.
     pub tries: u8,
-    /// Tokens of the prompt as a choice counted them; `None`: none did.
+    /// Tokens of the prompt as a choice counted them, else as the engine did; `None`: none did.
     pub prompt_tokens: Option<u32>,
     /// How many of them the endpoint chosen last was taken to hold.
     pub held_tokens: Option<u32>,

@@ -118,6 +118,24 @@ fn a_record_says_what_was_asked_and_what_came_of_it() {
     assert_eq!((other.api, other.request_id.as_bytes(), other.key), (Api::Other, made.as_bytes(), None));
 }
 
+/// A choice that counts tokens is taken at its word: what is compared with `held_tokens` is what it thought.
+#[test]
+fn where_no_choice_counted_a_prompts_tokens_its_engine_did() {
+    let body = r#"{"choices":[],"usage":{"prompt_tokens":750,"completion_tokens":7}}"#;
+    let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+    let reply = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+    for (policy, is_engines, held) in [(Policy::LeastLoad, true, None), (Policy::Warm, false, Some(0))] {
+        let engine = Engine::answering(reply.clone());
+        let front = logging(&[engine.address], |options| options.settings.policy = policy);
+        let asked = post("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"words"}]}"#);
+        assert_eq!(front.ask(asked).status, 200);
+        let [record] = told_all(&front, policy.as_str());
+        let told = (record.prompt_tokens == Some(750), record.held_tokens, record.completion_tokens);
+        assert_eq!(told, (is_engines, held, Some(7)), "{record:?}");
+        assert!(record.prompt_tokens.is_some(), "{record:?}");
+    }
+}
+
 /// The head's first byte counts, not its last.
 #[test]
 fn time_runs_from_the_first_byte() {

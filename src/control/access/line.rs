@@ -53,7 +53,7 @@ pub struct Line<'a> {
     pub request_bytes: u64,
     /// Of the engine's reply body.
     pub reply_bytes: u64,
-    /// Tokens of the prompt as the choice counted them,
+    /// Tokens of the prompt as the choice counted them, else as the engine did,
     pub prompt_tokens: Option<u32>,
     /// how many of them the endpoint was taken to hold,
     pub held_tokens: Option<u32>,

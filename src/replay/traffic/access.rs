@@ -1,21 +1,24 @@
 //! A front's own access log, in JSON: what came, when and how long, and, where the log has `chain`, which prompts
 //! begin alike.
 //!
-//! * The blocks are the chain's stretches of `chain_bytes`. How many tokens those are, one number for the whole log,
-//!   comes from the lines that have both; what a front counted itself is an estimate already.
+//! * The blocks are the chain's stretches of `chain_bytes`, of fronts of several releases the longest of them. How many
+//!   tokens those are, one number for the whole log, comes from the lines that have both; what a front counted itself
+//!   is an estimate already.
 //! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as
 //!   long as its chain, or its body.
-//! * A prompt that is shorter than a stretch has no link, so nobody is seen to share it either, as chats' first turns
-//!   often are. That is said, and beside it what part of their prompts the engines themselves found cached.
+//! * What lies behind the last link, all of a prompt that is shorter, nobody is seen to share. That is said, and beside
+//!   it what part of their prompts the engines themselves found cached.
+//! * A reply is found with the next turn that brings it back, as far as links of that reach into it: see [`answered`].
 //! * Without `completion_tokens` a reply is as long as its bytes make it;
 //!   one that was cut is replayed as far as it came.
 //! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
 //! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
 //!   the first of them is refused.
 //! * Requests of several pools are replayed as if every engine served every model, and that is said; or one pool's are.
-//! * There are no sessions: as in [`super::mooncake`]. The prefix key stands for the first user message.
+//! * There are no sessions: as in [`super::mooncake`]. The prefix key stands for the first user message where that made
+//!   it; where another policy chose it is another key, and each conversation counts as one that begins differently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::BufRead;
 use std::sync::Arc;
@@ -36,12 +39,15 @@ const EVENT_BYTES: u64 = 240;
 const REPLY_BYTES: u64 = 500;
 /// Bytes that the links of a chain stand for, unless a line says so.
 const CHAIN_BYTES: u64 = 2_048;
+/// How a choice by the prefix's key says of itself.
+const BY_KEY: [&str; 3] = ["home", "spill", "all_full"];
+/// From so many percent of the prompts' tokens on it is said that they lie behind the last links.
+const BEHIND_PERCENT: u64 = 5;
 /// One in so many lines may be none of ours.
 const BROKEN: usize = 10;
 /// Longest log, in microseconds: a month.
 const SPAN_MICROS: u64 = 31 * 86_400_000_000;
-/// Tokens of a block are a multiple of this, as engines have them, up to the most.
-const BLOCK_TOKENS: u64 = 16;
+/// Most tokens of a block.
 const BLOCK_TOKENS_MAX: u64 = 65_536;
 /// Most pools that are named.
 const NAMED_MAX: usize = 8;
@@ -52,6 +58,7 @@ struct Line {
     api: String,
     pool: Option<String>,
     endpoint: Option<String>,
+    reason: Option<String>,
     status: u16,
     stream: bool,
     request_bytes: u64,
@@ -60,6 +67,7 @@ struct Line {
     cached_tokens: Option<u64>,
     completion_tokens: Option<u64>,
     key: Option<String>,
+    total_us: Option<u64>,
     chain: Option<Vec<String>>,
     chain_bytes: Option<u64>,
 }
@@ -79,6 +87,10 @@ pub struct Account {
     pub short: usize,
     /// Bytes of a link.
     pub link_bytes: u64,
+    /// Of prompts with a chain: their tokens, and those behind the last link.
+    pub behind: (u64, u64),
+    /// Those that were not routed by their first user message.
+    pub keyless: usize,
     /// Those whose engine told what it found cached: how many, their prompt tokens, and of those the cached ones.
     pub told: (usize, u64, u64),
     /// Those whose reply was counted in bytes.
@@ -93,7 +105,7 @@ pub struct Account {
 impl Account {
     /// For people; nothing where nothing is to be said.
     pub fn words(&self) -> String {
-        let Account { requests, alone, short, link_bytes, guessed, elsewhere, broken, .. } = self;
+        let Account { requests, alone, short, link_bytes, keyless, guessed, elsewhere, broken, .. } = self;
         let mut out = String::new();
         if self.pools.len() > 1 && !self.chosen {
             let (count, names) = (self.pools.len(), self.names());
@@ -102,30 +114,45 @@ impl Account {
                 "requests of {count} pools, {names}, are replayed as if every engine served all of them: --pool NAME takes one"
             );
         }
-        let mut say = |count: usize, what: &str| {
+        let say = |out: &mut String, count: usize, what: &str| {
             if count > 0 {
                 let _ = writeln!(out, "{count} {what}");
             }
         };
         let all = format!("of {requests} requests have no chain and count as prompts that nobody shares");
-        say(*alone, &format!("{all}: `[log] access_chain = true` writes chains"));
+        let how = "`[log] access_chain = true` writes chains, under other policies than `warm` and `precise` where \
+                   `shadow_policy = \"warm\"` stands beside them";
+        say(&mut out, *alone, &format!("{all}: {how}"));
         say(
+            &mut out,
             *short,
             &format!(
                 "of {requests} prompts are shorter than a link of their chain, {link_bytes} bytes: what they share is not \
                  seen, and hit rates come out lower than they are"
             ),
         );
+        let (tokens, behind) = self.behind;
+        if behind > 0 && behind * 100 >= tokens * BEHIND_PERCENT {
+            let percent = 100.0 * behind as f64 / tokens as f64;
+            let _ = writeln!(
+                out,
+                "{percent:.1} % of prompts' tokens lie behind the last link, of {link_bytes} bytes: who shares them is not \
+                 seen, and hit rates come out lower by up to as much"
+            );
+        }
+        let what = format!(
+            "of {requests} requests went by no key of their first message: to `prefix-hash` each conversation begins differently"
+        );
+        say(&mut out, *keyless, &what);
         let (count, prompt, cached) = self.told;
         let percent = 100.0 * cached as f64 / prompt.max(1) as f64;
-        say(count, &format!("of {requests} replies tell what was cached: {percent:.1} % of their prompts' tokens"));
-        say(
-            *guessed,
-            &format!("of {requests} replies have no completion_tokens and are as long as their bytes make them"),
-        );
-        say(*elsewhere, "lines left out: no engine computed them, or they generate nothing");
+        let what = format!("of {requests} replies tell what was cached: {percent:.1} % of their prompts' tokens");
+        say(&mut out, count, &what);
+        let what = format!("of {requests} replies have no completion_tokens and are as long as their bytes make them");
+        say(&mut out, *guessed, &what);
+        say(&mut out, *elsewhere, "lines left out: no engine computed them, or they generate nothing");
         let first = self.first_broken.as_deref().unwrap_or_default();
-        say(*broken, &format!("lines left out that are none of an access log's; the first: {first}"));
+        say(&mut out, *broken, &format!("lines left out that are none of an access log's; the first: {first}"));
         out
     }
 
@@ -148,8 +175,13 @@ struct Seen {
     output: u64,
     body_bytes: u64,
     pool: u64,
+    /// Of its first user message.
     key: Option<u64>,
+    /// From its beginning to its end.
+    took_micros: u64,
     chain: Option<Vec<u64>>,
+    /// Bytes of one of its links, where its line says so.
+    link_bytes: Option<u64>,
 }
 
 /// Reads a log; `block_tokens` is how many tokens a link of a chain stands for, unless the log is to say; `pool` whose
@@ -175,6 +207,7 @@ pub fn read(
                 }
                 account.guessed += usize::from(guessed);
                 account.alone += usize::from(one.chain.is_none());
+                account.keyless += usize::from(one.key.is_none());
                 account.short += usize::from(one.chain.as_ref().is_some_and(Vec::is_empty));
                 if let (Some(prompt), Some(cached)) = (one.prompt.map(|tokens| tokens.min(TOKENS_MAX)), one.cached) {
                     let (count, prompts, all) = account.told;
@@ -195,6 +228,7 @@ pub fn read(
     }
     account.requests = seen.len();
     account.link_bytes = bytes.unwrap_or(CHAIN_BYTES);
+    seen.iter_mut().for_each(|one| one.coarsen(account.link_bytes));
     account.first_broken = refused.as_ref().map(Unusable::to_string);
     match refused {
         Some(refused) if account.broken * BROKEN > count => return Err(refused),
@@ -212,6 +246,7 @@ pub fn read(
         return Err(Unusable::Line { path: name.to_owned(), line: 1, what });
     }
     let block_tokens = block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, account.link_bytes));
+    account.behind = behind(&seen, block_tokens);
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
@@ -225,8 +260,13 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
     if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
         return Ok(None);
     }
-    if line.chain_bytes.is_some_and(|now| now == 0 || *bytes.get_or_insert(now) != now) {
-        return Err("another chain_bytes than before: such chains cannot be compared".into());
+    if let Some(now) = line.chain_bytes {
+        let before = bytes.unwrap_or(now);
+        // Each longer link is one of the shorter ones as well.
+        if now == 0 || !before.max(now).is_multiple_of(before.min(now)) {
+            return Err("another chain_bytes than before: such chains cannot be compared".into());
+        }
+        *bytes = Some(before.max(now));
     }
     let link = |text: &String| u64::from_str_radix(text, 16).map_err(|_| format!("{text:?} is no link of a chain"));
     let chain = line.chain.map(|chain| chain.iter().map(link).collect::<Result<Vec<u64>, String>>()).transpose()?;
@@ -238,6 +278,7 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
         true => line.reply_bytes / EVENT_BYTES,
         false => line.reply_bytes.saturating_sub(REPLY_BYTES) / TOKEN_BYTES,
     };
+    let by_key = line.reason.is_none_or(|reason| BY_KEY.contains(&&*reason));
     let seen = Seen {
         micros,
         prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
@@ -245,8 +286,10 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
         output: counted.unwrap_or(by_bytes).clamp(1, TOKENS_MAX),
         body_bytes: line.request_bytes,
         pool: line.pool.as_ref().map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
-        key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        key: line.key.filter(|_| by_key).and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        took_micros: line.total_us.unwrap_or(0),
         chain,
+        link_bytes: line.chain_bytes,
     };
     Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
@@ -257,31 +300,81 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
     let (tokens, halves) = both
         .filter(|(_, links)| *links > 0)
         .fold((0, 0), |(tokens, halves), one| (tokens + one.0, halves + 2 * one.1 + 1));
-    let each = (2 * tokens).checked_div(halves).unwrap_or(bytes / TOKEN_BYTES);
-    ((each / BLOCK_TOKENS).clamp(1, BLOCK_TOKENS_MAX / BLOCK_TOKENS) * BLOCK_TOKENS) as u32
+    let each = (2 * tokens + halves / 2).checked_div(halves).unwrap_or(bytes / TOKEN_BYTES);
+    each.clamp(1, BLOCK_TOKENS_MAX) as u32
+}
+
+/// Tokens of the prompts that have a chain, and how many of them lie behind its last link.
+fn behind(seen: &[Seen], block_tokens: u32) -> (u64, u64) {
+    let chained = seen.iter().filter(|one| one.chain.is_some());
+    chained.fold((0, 0), |(tokens, behind), one| {
+        let prompt = u64::from(one.prompt_tokens(block_tokens));
+        (tokens + prompt, behind + prompt.saturating_sub(one.links() * u64::from(block_tokens)))
+    })
+}
+
+impl Seen {
+    fn links(&self) -> u64 {
+        self.chain.as_ref().map_or(0, Vec::len) as u64
+    }
+
+    /// Leaves of its chain what one with links of so many bytes would have.
+    fn coarsen(&mut self, bytes: u64) {
+        let step = (bytes / self.link_bytes.unwrap_or(bytes).max(1)) as usize;
+        if let Some(chain) = self.chain.as_mut().filter(|_| step > 1) {
+            *chain = chain.iter().skip(step - 1).step_by(step).copied().collect();
+        }
+    }
+
+    fn prompt_tokens(&self, block_tokens: u32) -> u32 {
+        let by_chain = self.links() * u64::from(block_tokens) + u64::from(block_tokens / 2);
+        let by_bytes = if self.chain.is_some() { by_chain } else { self.body_bytes / TOKEN_BYTES };
+        self.prompt.unwrap_or(by_bytes).clamp(1, TOKENS_MAX) as u32
+    }
 }
 
 fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     let begins = seen.first().map_or(0, |first| first.micros);
-    let mut sessions = Continued::default();
-    let request = |(number, one): (usize, Seen)| {
-        let links = one.chain.as_ref().map_or(0, Vec::len) as u64;
-        let by_chain = links * u64::from(block_tokens) + u64::from(block_tokens / 2);
-        let by_bytes = if one.chain.is_some() { by_chain } else { one.body_bytes / TOKEN_BYTES };
-        let prompt = one.prompt.unwrap_or(by_bytes).clamp(1, TOKENS_MAX) as u32;
+    let (mut sessions, mut unanswered) = (Continued::default(), HashMap::new());
+    let mut out: Vec<Request> = Vec::with_capacity(seen.len());
+    for (number, one) in seen.into_iter().enumerate() {
+        let prompt = one.prompt_tokens(block_tokens);
         let full = (prompt / block_tokens) as usize;
         let blocks: Arc<[u64]> = one.chain.iter().flatten().take(full).map(|link| mix(one.pool, *link)).collect();
         let session = sessions.of(&blocks, number as u64);
-        let opening = one.key.map(|key| mix(one.pool, key)).or(blocks.first().copied());
-        Request {
+        let request = Request {
             arrival_ns: (one.micros - begins) * 1_000,
             prompt,
             output: one.output as u32,
             session: Some(mix(1, session)),
-            opening: Some(opening.unwrap_or_else(|| mix(2, number as u64))),
+            opening: Some(one.key.map_or_else(|| mix(2, session), |key| mix(one.pool, key))),
             blocks,
             thread: session as u32,
+        };
+        answered(&mut out, &mut unanswered, &request, block_tokens);
+        if let Some(last) = request.blocks.last() {
+            unanswered.insert(*last, (number, one.took_micros.saturating_mul(1_000)));
         }
-    };
-    seen.into_iter().enumerate().map(request).collect()
+        out.push(request);
+    }
+    out
+}
+
+/// Writes a reply's blocks behind those of its prompt, if `next` brings it back: it begins with all links of that
+/// prompt, came when its reply had ended, and is longer by no less than that. Its first links behind them then stand
+/// for the rest of that prompt and the reply. `unanswered`: by their last links, which requests no other has brought
+/// back yet, and how long they took.
+fn answered(out: &mut [Request], unanswered: &mut HashMap<u64, (usize, u64)>, next: &Request, block_tokens: u32) {
+    let found = next.blocks.iter().rev().find_map(|last| Some((last, *unanswered.get(last)?)));
+    let Some((last, (number, took_ns))) = found else { return };
+    let Some(before) = out.get_mut(number).filter(|before| next.blocks.starts_with(&before.blocks)) else { return };
+    let both = before.prompt.saturating_add(before.output);
+    if next.prompt < both || next.arrival_ns < before.arrival_ns.saturating_add(took_ns) {
+        return;
+    }
+    let until = next.blocks.len().min((both / block_tokens) as usize);
+    if before.blocks.len() < until {
+        before.blocks = next.blocks[..until].into();
+    }
+    unanswered.remove(last);
 }

@@ -68,7 +68,8 @@ pub fn read(from: impl BufRead, name: &str, block_tokens: u32) -> Result<Trace, 
 fn parse(text: &[u8], block_tokens: u32) -> Result<Line, String> {
     let line: Line = serde_json::from_slice(text).map_err(|error| {
         format!(
-            "{error}; expected {{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens, \"hash_ids\": [..]}}"
+            "{error}; expected {{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens, \"hash_ids\": [..]}}, \
+             or lines of a front's access log, `access_format = \"json\"`"
         )
     })?;
     for (field, tokens) in [("input_length", line.input_length), ("output_length", line.output_length)] {

@@ -113,7 +113,7 @@ fn a_chain_is_told_where_there_is_one() {
     for (chain, digits) in [(vec![0xab, u64::MAX], vec!["00000000000000ab", "ffffffffffffffff"]), (vec![], vec![])] {
         record.chain = Some(chain.into());
         let line = json(&record, &fleet, &fleet);
-        assert_eq!((&line["chain"], &line["chain_bytes"]), (&digits.into(), &2_048.into()));
+        assert_eq!((&line["chain"], &line["chain_bytes"]), (&digits.into(), &512.into()));
         assert!(!written(&record, LogFormat::Text, &fleet, &fleet).contains("chain"));
     }
     record.chain = None;
