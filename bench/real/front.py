@@ -112,13 +112,15 @@ def samples(text, name):
             yield dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[1] or "")), float(match[2])
 
 
-def reading(engine, name):
-    """The sum of an engine's metric over its label sets."""
-    return sum(value for _, value in samples(get(engine, "/metrics"), name))
+def reading(engine, *names):
+    """The sum of an engine's metrics over their label sets. vLLM and SGLang have names of their own: name both."""
+    text = get(engine, "/metrics")
+    return sum(value for name in names for _, value in samples(text, name))
 
 
 def running(engine):
-    return reading(engine, "vllm:num_requests_running") + reading(engine, "vllm:num_requests_waiting")
+    return reading(engine, "vllm:num_requests_running", "vllm:num_requests_waiting",
+                   "sglang:num_running_reqs", "sglang:num_queue_reqs")
 
 
 def wait(seconds, condition, pause=0.05):

@@ -12,8 +12,8 @@ holds: "predicted" is that share, to be compared with the hit rate.
 Says what was not so, and ends with 1, unless by the medians `warm` found no less than `prefix-hash` and that no less than `random`,
 the mean time to first token was less under `warm` than under `random`, and what was predicted is within a tenth of the hit rate.
 
-The engines' caches must hold half of a set's prefixes but not all. They must run with
-VLLM_SERVER_DEV_MODE=1, which opens POST /reset_prefix_cache (not through the front).
+The engines' caches must hold half of a set's prefixes but not all. vLLM must run with VLLM_SERVER_DEV_MODE=1, which
+opens POST /reset_prefix_cache (not through the front); SGLang with --enable-metrics and --enable-cache-report.
 """
 
 import argparse
@@ -26,8 +26,8 @@ import threading
 from front import Front, connect, get, model_of, reading, running, samples, stream, wait
 
 POLICIES = ("random", "prefix-hash", "warm")
-HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
-CAPACITY = "vllm:cache_config_info"
+HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
+QUERIES = ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total")
 # Hit rates that differ by less are alike. Four prefixes that lie evenly give 0.862 to 0.866, three of them on one engine
 # 0.708 to 0.740: chance alone, in one set of each kind, moves the median of two by 0.018.
 RATE_APART = 0.03
@@ -75,13 +75,15 @@ def arguments():
 
 def check_capacity(engine, args):
     """All of a set in one cache, or not even half of it, would show nothing."""
-    info = next((labels for labels, _ in samples(get(engine, "/metrics"), CAPACITY)), {})
-    tokens = info.get("kv_cache_size_tokens", "")
-    if not tokens.isdigit():
+    text = get(engine, "/metrics")
+    info = next((labels for labels, _ in samples(text, "vllm:cache_config_info")), {})
+    tokens = int(info.get("kv_cache_size_tokens") or sum(n for _, n in samples(text, "sglang:max_total_num_tokens")))
+    if not tokens:
         print(f"{engine} does not say how many tokens its cache holds", file=sys.stderr)
-    elif not args.prefixes / 2 * args.prefix_tokens < int(tokens) < args.prefixes * args.prefix_tokens:
+    elif not args.prefixes / 2 * args.prefix_tokens < tokens < args.prefixes * args.prefix_tokens:
         sys.exit(f"{engine}: a cache of {tokens} tokens does not hold half, or holds all, of {args.prefixes} prefixes "
-                 f"of {args.prefix_tokens}: see --prefix-tokens, and vLLM's --num-gpu-blocks-override")
+                 f"of {args.prefix_tokens}: see --prefix-tokens, vLLM's --num-gpu-blocks-override and SGLang's "
+                 "--max-total-tokens")
 
 
 def calibrate(engine, model):
@@ -128,7 +130,8 @@ def measure(args, engines, policy, requests):
 
 def empty(engine):
     idle(engine)
-    get(engine, "/reset_prefix_cache", "POST")
+    is_sglang = "sglang:" in get(engine, "/metrics")
+    get(engine, "/flush_cache" if is_sglang else "/reset_prefix_cache", "POST")
 
 
 def idle(engine):
@@ -137,7 +140,7 @@ def idle(engine):
 
 
 def totals(engine):
-    return reading(engine, HITS), reading(engine, QUERIES)
+    return reading(engine, *HITS), reading(engine, *QUERIES)
 
 
 def delta(before, after):
