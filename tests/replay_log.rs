@@ -55,9 +55,9 @@ fn lines_become_requests_in_order_of_their_beginnings() {
     let [a, b, c, d] = trace.requests() else { panic!("four requests") };
     assert_eq!([a, b, c, d].map(|one| one.arrival_ns / 1_000_000), [0, 2_000, 4_000, 10_000]);
     assert_eq!([a, b, c, d].map(|one| one.prompt), [2_000, 2_600, 2_000, 2_000]);
-    // 6,600 tokens in ten links and three halves are 573.9; the last one's 24,000 bytes are a hundred events.
+    // 2,000 tokens in three links and a half are 571.4; the last one's 24,000 bytes are a hundred events.
     let tokens = trace.block_tokens();
-    assert_eq!((tokens, d.output, a.output), (574, 100, 77));
+    assert_eq!((tokens, d.output, a.output), (571, 100, 77));
     assert_eq!([a, b, c, d].map(|one| one.blocks.len()), [3, 4, 3, 0]);
     assert_eq!(a.blocks[..], b.blocks[..3], "what was said before");
     assert!(a.blocks.iter().all(|block| !c.blocks.contains(block)), "another model shares nothing");
@@ -109,6 +109,37 @@ fn a_reply_is_found_by_the_next_turn_that_brings_it_back() {
 }
 
 #[test]
+fn tokens_that_no_link_stands_for_are_not_dealt_out_to_others() {
+    let text =
+        line(1, &[("chain", THREE)]).repeat(3) + &line(2, &[("chain", THREE), ("prompt_tokens", "20000")]).repeat(2);
+    let (trace, account) = log(&text).unwrap();
+    assert_eq!(trace.block_tokens(), 571);
+    assert!(trace.requests().iter().all(|one| one.blocks.len() == 3), "{:?}", account.behind);
+}
+
+/// All chats begin alike, and the first one's own words are shorter than a link.
+#[test]
+fn a_prompt_that_ends_where_many_go_on_has_no_next_turn() {
+    let turn = |second, chain: &str| line(second, &[("key", "null"), ("reason", "\"warm\""), ("chain", chain)]);
+    let chats = |count: u32| {
+        let others = (1..=count).map(|chat| {
+            let (first, last) = (u64::from(chat) * 16, u64::from(chat) * 16 + 3);
+            let own = chain(first..=last);
+            turn(20 + chat, &format!("{},{}", chain(1..=3).trim_end_matches(']'), own.trim_start_matches('[')))
+        });
+        let text = turn(10, &chain(1..=3)) + &others.collect::<String>();
+        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let requests = trace.requests();
+        let mut openings: Vec<_> = requests.iter().map(|one| (one.session, one.opening, one.thread)).collect();
+        openings.sort_unstable();
+        openings.dedup();
+        (openings.len(), requests[0].blocks.len())
+    };
+    assert_eq!(chats(20), (21, 3), "each by itself, and none has brought an answer back");
+    assert_eq!(chats(8).0, 1, "branches of one");
+}
+
+#[test]
 fn chains_of_two_releases_meet_in_the_longer_links() {
     let (fine, coarse) = (chain(1..=9), "[\"0000000000000004\",\"0000000000000008\"]");
     for others in [("512", &*fine, "2048", coarse), ("2048", coarse, "512", &*fine)] {
@@ -120,6 +151,9 @@ fn chains_of_two_releases_meet_in_the_longer_links() {
         assert_eq!((account.link_bytes, account.broken, one.blocks.len()), (2_048, 0, 2));
         assert_eq!(one.blocks, other.blocks);
     }
+    let short = line(1, &[("chain", &chain(1..=3)), ("chain_bytes", "512")]);
+    let (_, account) = log(&(short + &line(2, &[("chain", coarse), ("chain_bytes", "2048")]))).unwrap();
+    assert_eq!(account.short, 1, "three links of 512 bytes are less than one of 2,048");
     let none = line(1, &[]).repeat(20) + &line(1, &[("chain_bytes", "0")]) + &line(2, &[("chain_bytes", "768")]);
     let (_, account) = log(&(none + &line(3, &[("chain_bytes", "512")]))).unwrap();
     assert_eq!((account.broken, account.link_bytes), (2, 768), "no link of 512 bytes ends where three of 768 do");

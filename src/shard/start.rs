@@ -38,7 +38,7 @@ pub struct Shared {
 }
 
 /// What an address is that cannot be bound to, for who chose it: it may come later.
-pub const NOT_HERE: &str = "is no address of this machine now; one that moves between machines (VRRP) is listened on as 0.0.0.0 or [::], or with net.ipv4.ip_nonlocal_bind = 1";
+pub const NOT_HERE: &str = "is no address of this machine now; one that moves between machines (VRRP) is listened on as 0.0.0.0 or [::], or with net.ipv4.ip_nonlocal_bind = 1 (net.ipv6.ip_nonlocal_bind for IPv6)";
 
 /// Why shards cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -4,31 +4,30 @@
 //! * The blocks are the chain's stretches of `chain_bytes`, of fronts of several releases the longest of them. How many
 //!   tokens those are, one number for the whole log, comes from the lines that have both; what a front counted itself
 //!   is an estimate already.
-//! * Without `chain` a prompt is one that nobody shares. Without `prompt_tokens` it is as
-//!   long as its chain, or its body.
+//! * Without `chain` a prompt is nobody else's. Without `prompt_tokens` it is as long as its chain, or its body.
 //! * What lies behind the last link, all of a prompt that is shorter, nobody is seen to share. That is said, and beside
 //!   it what part of their prompts the engines themselves found cached.
 //! * A reply is found with the next turn that brings it back, as far as links of that reach into it: see [`answered`].
-//! * Without `completion_tokens` a reply is as long as its bytes make it;
-//!   one that was cut is replayed as far as it came.
+//! * Without `completion_tokens` a reply is as long as its bytes make it; one that was cut, as far as it came.
 //! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
 //! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
 //!   the first of them is refused.
 //! * Requests of several pools are replayed as if every engine served every model, and that is said; or one pool's are.
-//! * There are no sessions: as in [`super::mooncake`]. The prefix key stands for the first user message where that made
-//!   it; where another policy chose it is another key, and each conversation counts as one that begins differently.
+//! * There are no sessions: as in [`super::mooncake`], but a prompt that ends where very many go on (its own message
+//!   is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands for the
+//!   first user message where that made it; where another policy chose it is another key, and each conversation counts
+//!   as one that begins differently.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::BufRead;
-use std::sync::Arc;
 
 use serde::Deserialize;
 
 use super::Request;
 use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
-use super::trace::{Continued, TOKENS_MAX, Trace};
+use super::trace::{Continued, TOKENS_MAX, Trace, everybodys};
 use crate::calendar::of_rfc3339;
 
 /// Bytes of text in a token, where nothing says more.
@@ -208,7 +207,6 @@ pub fn read(
                 account.guessed += usize::from(guessed);
                 account.alone += usize::from(one.chain.is_none());
                 account.keyless += usize::from(one.key.is_none());
-                account.short += usize::from(one.chain.as_ref().is_some_and(Vec::is_empty));
                 if let (Some(prompt), Some(cached)) = (one.prompt.map(|tokens| tokens.min(TOKENS_MAX)), one.cached) {
                     let (count, prompts, all) = account.told;
                     account.told = (count + 1, prompts + prompt, all + cached.min(prompt));
@@ -229,6 +227,7 @@ pub fn read(
     account.requests = seen.len();
     account.link_bytes = bytes.unwrap_or(CHAIN_BYTES);
     seen.iter_mut().for_each(|one| one.coarsen(account.link_bytes));
+    account.short = seen.iter().filter(|one| one.chain.as_ref().is_some_and(Vec::is_empty)).count();
     account.first_broken = refused.as_ref().map(Unusable::to_string);
     match refused {
         Some(refused) if account.broken * BROKEN > count => return Err(refused),
@@ -294,14 +293,20 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
     Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
 
-/// In the mean over the lines that have both: a chain leaves out half a stretch of its prompt.
+/// The median over the links of lines that have both, where a chain leaves out half a stretch of its prompt. Images,
+/// and what an engine kept of earlier turns, are tokens without a link: in a mean all links would stand for them.
 fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
-    let both = seen.iter().filter_map(|one| Some((one.prompt?.min(TOKENS_MAX), one.chain.as_ref()?.len() as u64)));
-    let (tokens, halves) = both
-        .filter(|(_, links)| *links > 0)
-        .fold((0, 0), |(tokens, halves), one| (tokens + one.0, halves + 2 * one.1 + 1));
-    let each = (2 * tokens + halves / 2).checked_div(halves).unwrap_or(bytes / TOKEN_BYTES);
-    each.clamp(1, BLOCK_TOKENS_MAX) as u32
+    let both = seen.iter().filter_map(|one| Some((one.prompt?.min(TOKENS_MAX), 2 * one.links() + 1)));
+    let rounded = |(tokens, halves): (u64, u64)| ((2 * tokens + halves / 2) / halves, halves);
+    let mut each: Vec<(u64, u64)> = both.filter(|(_, halves)| *halves > 1).map(rounded).collect();
+    each.sort_unstable();
+    let all: u64 = each.iter().map(|(_, halves)| halves).sum();
+    let mut passed = 0;
+    let half = each.iter().find(|(_, halves)| {
+        passed += halves;
+        2 * passed > all
+    });
+    half.map_or(bytes / TOKEN_BYTES, |(tokens, _)| *tokens).clamp(1, BLOCK_TOKENS_MAX) as u32
 }
 
 /// Tokens of the prompts that have a chain, and how many of them lie behind its last link.
@@ -333,37 +338,51 @@ impl Seen {
     }
 }
 
-fn requests(seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
+/// What they are by themselves.
+fn requests(mut seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     let begins = seen.first().map_or(0, |first| first.micros);
-    let (mut sessions, mut unanswered) = (Continued::default(), HashMap::new());
-    let mut out: Vec<Request> = Vec::with_capacity(seen.len());
-    for (number, one) in seen.into_iter().enumerate() {
+    let alone = |one: &mut Seen| {
         let prompt = one.prompt_tokens(block_tokens);
         let full = (prompt / block_tokens) as usize;
-        let blocks: Arc<[u64]> = one.chain.iter().flatten().take(full).map(|link| mix(one.pool, *link)).collect();
-        let session = sessions.of(&blocks, number as u64);
-        let request = Request {
+        let links = one.chain.take().unwrap_or_default();
+        Request {
             arrival_ns: (one.micros - begins) * 1_000,
             prompt,
             output: one.output as u32,
-            session: Some(mix(1, session)),
-            opening: Some(one.key.map_or_else(|| mix(2, session), |key| mix(one.pool, key))),
-            blocks,
-            thread: session as u32,
-        };
-        answered(&mut out, &mut unanswered, &request, block_tokens);
-        if let Some(last) = request.blocks.last() {
+            blocks: links.into_iter().take(full).map(|link| mix(one.pool, link)).collect(),
+            session: None,
+            opening: None,
+            thread: 0,
+        }
+    };
+    let mut requests: Vec<Request> = seen.iter_mut().map(alone).collect();
+    joined(&mut requests, &seen, block_tokens);
+    requests
+}
+
+/// Which of them belong together.
+fn joined(requests: &mut [Request], seen: &[Seen], block_tokens: u32) {
+    let everybodys = everybodys(requests);
+    let (mut sessions, mut unanswered) = (Continued::default(), HashMap::new());
+    for (number, one) in seen.iter().enumerate() {
+        let (before, from) = requests.split_at_mut(number);
+        let Some(request) = from.first_mut() else { return };
+        let session = sessions.found(&request.blocks).unwrap_or(number as u64);
+        request.session = Some(mix(1, session));
+        request.opening = Some(one.key.map_or_else(|| mix(2, session), |key| mix(one.pool, key)));
+        request.thread = session as u32;
+        answered(before, &mut unanswered, request, block_tokens);
+        if let Some(last) = request.blocks.last().filter(|last| !everybodys.contains(last)) {
+            sessions.is(&request.blocks, session);
             unanswered.insert(*last, (number, one.took_micros.saturating_mul(1_000)));
         }
-        out.push(request);
     }
-    out
 }
 
 /// Writes a reply's blocks behind those of its prompt, if `next` brings it back: it begins with all links of that
 /// prompt, came when its reply had ended, and is longer by no less than that. Its first links behind them then stand
-/// for the rest of that prompt and the reply. `unanswered`: by their last links, which requests no other has brought
-/// back yet, and how long they took.
+/// for the rest of that prompt and the reply. `unanswered`: by their last links, unless those are everybody's, which
+/// requests no other has brought back yet, and how long they took.
 fn answered(out: &mut [Request], unanswered: &mut HashMap<u64, (usize, u64)>, next: &Request, block_tokens: u32) {
     let found = next.blocks.iter().rev().find_map(|last| Some((last, *unanswered.get(last)?)));
     let Some((last, (number, took_ns))) = found else { return };

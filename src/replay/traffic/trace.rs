@@ -1,6 +1,6 @@
 //! Requests that were written down, whichever format they came in ([`super::mooncake`], [`super::access`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Open, Request, Source, Traffic, Window};
 
@@ -76,6 +76,24 @@ impl Source for Trace {
     }
 }
 
+/// Behind the end of a prompt in more ways than these go on many conversations, and not the branches of one.
+const BRANCHES_MAX: usize = 8;
+
+/// Where whole prompts end and very many go on, each in its own way: all that chats share before a first message that
+/// is shorter than a block.
+pub(super) fn everybodys(requests: &[Request]) -> HashSet<u64> {
+    let ends = requests.iter().filter_map(|one| one.blocks.last());
+    let mut ways: HashMap<u64, Vec<u64>> = ends.map(|end| (*end, Vec::new())).collect();
+    for two in requests.iter().flat_map(|one| one.blocks.windows(2)) {
+        let ways = ways.get_mut(&two[0]).filter(|ways| ways.len() <= BRANCHES_MAX && !ways.contains(&two[1]));
+        if let Some(ways) = ways {
+            ways.push(two[1]);
+        }
+    }
+    ways.retain(|_, ways| ways.len() > BRANCHES_MAX);
+    ways.into_keys().collect()
+}
+
 /// Which session a prompt continues, where nothing says so: the one whose whole prompt it begins with.
 #[derive(Default)]
 pub(super) struct Continued(HashMap<u64, u64>);
@@ -83,10 +101,20 @@ pub(super) struct Continued(HashMap<u64, u64>);
 impl Continued {
     /// That of these chained blocks; a new one is called `number`. The first block may be everybody's.
     pub(super) fn of(&mut self, blocks: &[u64], number: u64) -> u64 {
-        let session = blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied()).unwrap_or(number);
+        let session = self.found(blocks).unwrap_or(number);
+        self.is(blocks, session);
+        session
+    }
+
+    /// That of the longest whole prompt that these begin with.
+    pub(super) fn found(&self, blocks: &[u64]) -> Option<u64> {
+        blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied())
+    }
+
+    /// Whoever begins with these continues it.
+    pub(super) fn is(&mut self, blocks: &[u64], session: u64) {
         if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
             self.0.insert(*last, session);
         }
-        session
     }
 }
