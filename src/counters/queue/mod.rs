@@ -42,8 +42,8 @@ pub use tenants::{Paid, Tenant};
 const WORDS: usize = 2 * QUEUE_MAX;
 /// In a queue's counts, one who joins.
 const ONE_MORE: u64 = 1 << u32::BITS | 1;
-/// How often one who comes to a full queue pushes somebody out, where that one went by itself meanwhile, or another came
-/// in for it.
+/// How often one who comes to a full queue pushes somebody out, where that one went by itself meanwhile, or another
+/// came in for it.
 const TRIES_MAX: usize = 5;
 
 /// So many bits of a look say what was too much: 16 million tokens; the others as many ends as 7 years have at 5,000 a
