@@ -284,8 +284,8 @@ fn told_by_status(line: &[u8]) -> Option<Told> {
 
 fn told_by_response(line: &[u8]) -> Option<Told> {
     let why = line.get(memmem::find(line, RESPONSE_ERROR)? + RESPONSE_ERROR.len()..)?;
-    // With its status in front where it ended before it began.
-    let why = why.strip_prefix(b"503: ").unwrap_or(why);
+    // What its client wrote stands behind it.
+    let why = why.split(|&byte| byte == b'"').next()?;
     let is_for_load = BUSY.into_iter().chain(GIVEN_UP).any(|words| memmem::find(why, words).is_some());
     Some(if is_for_load { Told::Busy } else { Told::MayBeTheClients })
 }
@@ -463,7 +463,7 @@ mod tests {
             format!(
                 "data: {{\"type\":\"response.failed\",\"response\":{{\"id\":\"resp_1\",\"object\":\"response\",\"output\":[],\
                  \"status\":\"failed\",\"usage\":null,\"tools\":[],\"error\":{{\"code\":\"server_error\",\"message\":\"{why}\"}},\
-                 \"instructions\":\"{{\\\"error\\\":503\"}},\"sequence_number\":2}}\n\n"
+                 \"instructions\":\"The request queue is full.\"}},\"sequence_number\":2}}\n\n"
             )
         };
         let told = |lines: &str| error_in(lines.as_bytes(), Api::Responses);

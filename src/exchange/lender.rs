@@ -134,6 +134,11 @@ impl Lender {
         self.waiting_bytes > self.budget_bytes / 2
     }
 
+    /// Whether more than half of what there is for bodies is held.
+    pub fn holds_much(&self) -> bool {
+        self.held_bytes > self.budget_bytes / 2
+    }
+
     /// How many blocks the prompt is known to have, by the longer of its chains.
     pub fn blocks(&self) -> usize {
         self.chain.len().max(self.whole.len())

@@ -105,11 +105,11 @@ impl Exchange {
     }
 
     /// Lets go of the held request once the engine's kernel has any of it; else looks again later. Before that time its
-    /// prompt alone was waited for.
+    /// prompt alone was waited for: that it may be refused yet is worth no memory that others lack.
     pub(super) fn check_acknowledgement(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
         let held_until = self.sent + ACKNOWLEDGEMENT_CHECK_MS * 1_000;
-        if !self.unacknowledged(acknowledged) && cx.now < held_until {
+        if !self.unacknowledged(acknowledged) && cx.now < held_until && !cx.lender.holds_much() {
             self.prompt_computed();
             self.deadline = Some((held_until, Waiting::Acknowledgement));
         } else if !self.unacknowledged(acknowledged) {

@@ -996,6 +996,33 @@ fn who_waits_for_a_body_is_within_the_budget() {
     }
 }
 
+/// That an engine may say as late that it is full is worth no memory that those who come lack.
+#[test]
+fn what_is_held_on_for_a_late_refusal_leaves_room_for_who_comes() {
+    const BUDGET: usize = 256 << 10;
+    let about = |image: &str| {
+        let part =
+            format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}}"#, image.repeat(60_000));
+        let text = format!(r#"{{"type":"text","text":"What is {image}?"}}"#);
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{text},{part}]}}]}}"#);
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    };
+    let mut table = Table::new(|rules| rules.limits.budget_bytes = BUDGET);
+    table.network.borrow_mut().knobs.connect = 1_000;
+    publish(Policy::Warm, &[Health::Up]);
+    for image in "abcdefghijkl".chars() {
+        let client = table.client(1 << 20);
+        table.send(client, about(&image.to_string()));
+        table.pass(SECOND / 20);
+        let engine = table.engine();
+        assert!(table.network.borrow_mut().peer_receive(engine, usize::MAX).ends_with(b"}"), "{image}");
+        assert!(table.network.borrow_mut().peer_receive(client, usize::MAX).is_empty(), "{image} is refused");
+        table.pass(SECOND / 20);
+        let held = table.shard.audit().held_account;
+        assert!((60_000..=BUDGET / 2).contains(&held), "{held} at {image}");
+    }
+}
+
 /// What has come of heads takes memory as bodies do. Short ones are let wait, and so is one alone.
 #[test]
 fn half_heads_are_within_the_budget() {
