@@ -105,7 +105,7 @@ impl<D: Driver> Shard<D> {
             // The exchange was over with the last byte that came for it: nobody else has seen this.
             self.desk.stats.count(Count::ClientStalled);
         }
-        if client.lingering.is_none() && client.in_line {
+        if client.lingering.is_none() && client.in_line && !client.full {
             // Its heads have come, and wait for us.
             client.deadline = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
             return;
