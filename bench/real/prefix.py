@@ -28,6 +28,7 @@ from front import Front, connect, get, model_of, reading, running, samples, stre
 POLICIES = ("random", "prefix-hash", "warm")
 HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
 QUERIES = ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total")
+CAPACITY = "vllm:cache_config_info"
 # Hit rates that differ by less are alike. Four prefixes that lie evenly give 0.862 to 0.866, three of them on one engine
 # 0.708 to 0.740: chance alone, in one set of each kind, moves the median of two by 0.018.
 RATE_APART = 0.03
@@ -76,7 +77,7 @@ def arguments():
 def check_capacity(engine, args):
     """All of a set in one cache, or not even half of it, would show nothing."""
     text = get(engine, "/metrics")
-    info = next((labels for labels, _ in samples(text, "vllm:cache_config_info")), {})
+    info = next((labels for labels, _ in samples(text, CAPACITY)), {})
     tokens = int(info.get("kv_cache_size_tokens") or sum(n for _, n in samples(text, "sglang:max_total_num_tokens")))
     if not tokens:
         print(f"{engine} does not say how many tokens its cache holds", file=sys.stderr)
