@@ -11,9 +11,9 @@
 //! First comes the more urgent, then the tenant that was served least for its weight ([`tenants`]), then who has waited
 //! longest, where what the endpoint holds of its prompt counts as up to 10 s of waiting.
 //!
-//! A full queue takes nobody in but those who may push another out: one that waits for an island that has more places,
-//! or for the same one and is less urgent, or of a tenant that has more places there for its weight. Who is pushed out
-//! finds its place gone ([`Place::stands`]). A place is given back by dropping it, on whatever exit.
+//! A full queue takes nobody in but those who may push another out ([`pushing`]): one that waits for an island that has
+//! more places, or for the same one and is less urgent, or of a tenant that has more places there for its weight. Who
+//! is pushed out finds its place gone ([`Place::stands`]). A place is given back by dropping it, on whatever exit.
 //!
 //! While nobody waits this costs one load for each request.
 
