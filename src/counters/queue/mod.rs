@@ -150,7 +150,9 @@ impl Queue {
     fn lets_in(&self, newcomer: &Newcomer, book: BookId, most: u32) -> Option<u64> {
         let below = |counts: u64| ((counts as u32) < most).then_some(counts.wrapping_add(ONE_MORE));
         for _ in 0..TRIES_MAX {
-            if self.waiting() >= most && !self.push_out_for(newcomer) {
+            let waiting = self.waiting();
+            // Behind a reload there may be more than so many: who goes then makes no room.
+            if waiting > most || waiting == most && !self.push_out_for(newcomer) {
                 return None;
             }
             // Before it counts as one who waits: who looks for those reads on until all are found.

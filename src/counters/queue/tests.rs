@@ -430,3 +430,14 @@ fn who_is_refused_by_a_full_queue_looks_once_at_who_waits() {
     assert!(queue.join(&of_tenant(40, 1), most, 0).is_some());
     drop(places);
 }
+
+/// A reload may let fewer wait than do: who comes is refused, and nobody goes for it in vain.
+#[test]
+fn nobody_is_pushed_out_where_that_makes_no_room() {
+    let queue = queue();
+    let places: Vec<Place> = (0..10).map(|at| queue.join(&of_tenant(1, 1), 10, at).unwrap()).collect();
+    assert!(queue.join(&of_tenant(2, 1), 3, 10).is_none());
+    assert!(places.iter().all(Place::stands));
+    let taken_in = queue.join(&of_tenant(2, 1), 10, 10);
+    assert!(taken_in.is_some() && places.iter().filter(|place| !place.stands()).count() == 1);
+}
