@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use warmfront::driver::{Completion, Driver, Segment, socket};
 
 use crate::peer::{End, Peer};
@@ -22,6 +23,7 @@ on_both_drivers! {
     a_listener_that_takes_no_more_costs_no_turns
     idle_connections_cost_no_turn
     a_wait_of_no_length_brings_what_is_there
+    a_bell_is_heard_each_time
 }
 
 fn bytes_go_both_ways_until_each_side_ends<D: Driver>(driver: D) {
@@ -258,4 +260,24 @@ fn a_wait_of_no_length_brings_what_is_there<D: Driver>(driver: D) {
         }
         assert_eq!(peer.got, b"then");
     }
+}
+
+/// Other shards ring it, and control; nobody is told of it.
+fn a_bell_is_heard_each_time<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    turns.driver.hear(bell.try_clone().unwrap()).unwrap();
+    turns.settle();
+    for _ in 0..3 {
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        let begin = Instant::now();
+        assert_eq!(turns.turn_of(PATIENCE, |_, _| {}), 0);
+        assert!(begin.elapsed() < PATIENCE, "nobody hears it");
+    }
+    let (begin, mut waits) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(300) {
+        turns.turn_of(Duration::from_millis(300), |_, _| {});
+        waits += 1;
+    }
+    assert!(waits < 8, "{waits} turns for one that is silent");
 }

@@ -14,6 +14,7 @@ on_both_drivers! {
     sends_of_one_turn_keep_their_order
     one_lease_goes_to_many
     leases_sent_on_to_slow_readers_arrive_unchanged
+    what_is_sent_from_where_it_came_keeps_no_buffer
     parked_bytes_are_sent_on
     two_leases_of_one_turn_are_told_apart
     who_sends_no_more_and_does_not_read_costs_no_turns
@@ -181,6 +182,25 @@ fn leases_sent_on_to_slow_readers_arrive_unchanged<D: Driver>(driver: D) {
         lines.iter().flatten().all(|(.., peer)| peer.got.len() == bytes.len())
     });
     assert!(lines.iter().flatten().all(|(.., peer)| peer.got == bytes));
+}
+
+/// Each piece is small enough for the kernel's buffers, and too long to be copied; there are more than buffers.
+fn what_is_sent_from_where_it_came_keeps_no_buffer<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let [(to, _, mut sink), (_, source, mut writer)] = turns.two();
+    let piece = pattern(1_500, 1);
+    let mut react = |driver: &mut D, completion| {
+        if let Completion::Received(_, lease) = completion {
+            driver.send(to, &[Segment::Leased(lease, 0..lease.len as usize)]);
+        }
+    };
+    for sent in 1..=1_200 {
+        writer.write(&piece);
+        turns.until_with("a piece", &mut react, |turns| turns.received(source).len() == sent * piece.len());
+        sink.read();
+    }
+    turns.until_got(&mut sink, 1_200 * piece.len());
+    assert_eq!((turns.driver.buffers_out(), sink.got), (0, piece.repeat(1_200)));
 }
 
 fn parked_bytes_are_sent_on<D: Driver>(driver: D) {

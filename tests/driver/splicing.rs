@@ -12,6 +12,7 @@ on_both_drivers! {
     an_end_within_a_splice_is_told_behind_its_bytes
     a_reset_within_a_splice_is_told
     a_reader_that_leaves_a_splice_is_told
+    who_is_full_as_a_splice_begins_is_told
     a_splice_may_be_paused_and_closed
     what_a_cut_splice_leaves_behind_goes_to_nobody_else
     what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else
@@ -119,6 +120,28 @@ fn a_reader_that_leaves_a_splice_is_told<D: Driver>(driver: D) {
         turns.driver.close(from);
         turns.settle();
     }
+}
+
+/// What was gathered for it goes before, and not all of that finds room: nothing else would ever have the other
+/// connection read on.
+fn who_is_full_as_a_splice_begins_is_told<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    let [(from, ..), (to, sink, mut reader)] = turns.two();
+    let bytes = pattern(60_000, 3);
+    let mut sent = 0;
+    loop {
+        let knows = turns.driver.send(to, &[Segment::Bytes(&bytes)]) > 0;
+        sent += bytes.len();
+        assert!(turns.driver.splice(from, to, 1_000));
+        let waits = turns.driver.flush(to) > 0;
+        turns.turn_of(Duration::ZERO, |_, _| {});
+        assert!(sent < 1 << 30 && (knows || waits == turns.told(sink).contains(&Told::Full)), "{sent}");
+        if waits {
+            break;
+        }
+    }
+    turns.until_got(&mut reader, sent);
+    turns.until_told(sink, Told::Drained);
 }
 
 fn a_splice_may_be_paused_and_closed<D: Driver>(driver: D) {
