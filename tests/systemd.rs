@@ -81,6 +81,16 @@ fn what_does_not_mend_itself_is_not_tried_again() {
     assert_eq!(numbers.join(" "), statuses, "{said}");
 }
 
+/// By default systemd ends the service with any of its processes that the kernel kills for want of memory, and journald
+/// drops lines of a front that writes one for each request.
+#[test]
+fn the_unit_overrules_defaults_that_would_cost_clients_or_lines() {
+    let service = shipped("systemd/warmfront.service");
+    for line in ["OOMPolicy=continue", "LogRateLimitIntervalSec=1s", "LogRateLimitBurst=1000000"] {
+        assert!(service.lines().any(|found| found == line), "{line}");
+    }
+}
+
 /// Each client may have an engine's connection beside its own.
 #[test]
 fn the_unit_has_descriptors_for_32_full_shards() {

@@ -213,10 +213,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     if left != 0 {
         return Err(Failure::Fault(left));
     }
-    match setup.process.cut() {
-        0 => tracing::info!("drained"),
-        requests => tracing::warn!(requests, "drained, and cut what lasted longer than drain_timeout_ms"),
-    }
+    control::say_drained(setup.process);
     Ok(())
 }
 

@@ -71,6 +71,7 @@ use keeper::Keeper;
 pub use keeper::engines;
 use reload::Source;
 use saved::{Saved, Unusable};
+pub use service::say_drained;
 pub use unserved::unserved;
 use upgrade::Bequest;
 pub use writable::writable;
@@ -197,7 +198,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.max_blocking_threads(THREADS_MAX).thread_keep_alive(THREADS_STAY).enable_all().build()?;
     // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
-    let asked = runtime.block_on(async { service::Asked::wait() })?;
+    let asked = runtime.block_on(async { service::Asked::wait(succeeds) })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
     let (address, process) = (admin.local_addr()?, setup.process);

@@ -15,14 +15,19 @@ use rustix::net::{SendFlags, send};
 /// A pipe holds 64 KiB, and who reads it may be a moment late; one that takes nothing for so long is not waited for
 /// again until it does.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What a pipe takes at once if it takes anything: PIPE_BUF.
-const PIECE: usize = 4_096;
+/// What a pipe takes whole or not at all: PIPE_BUF.
+const PIPE_PIECE: usize = 4_096;
+/// Likewise a socket of this machine: up to here the kernel makes one buffer of what comes.
+const SOCKET_PIECE: usize = 32 << 10;
 
 /// Takes whole lines, without a buffer of its own.
 #[derive(Debug)]
 pub(super) struct Outlet {
     file: File,
     manner: Manner,
+    /// Lines go in pieces of so many bytes at most, each whole or not at all: under systemd, and in many a shell, log
+    /// and access log are one stream, and neither may break into a line of the other's.
+    piece: usize,
     /// The last write ended within a line.
     torn: bool,
     /// How long a reader is waited for that takes nothing.
@@ -51,7 +56,7 @@ impl Outlet {
         let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
         let mut how = OpenOptions::new();
         how.append(true).read(is_pipe).create(true).mode(mode).custom_flags(libc::O_NONBLOCK);
-        Ok(Outlet::new(how.open(path)?, Manner::Own))
+        Ok(Outlet::new(how.open(path)?, Manner::Own, if is_pipe { PIPE_PIECE } else { usize::MAX }))
     }
 
     /// To where a descriptor leads that this process was started with.
@@ -59,17 +64,18 @@ impl Outlet {
         let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
         let kind = file.metadata()?.file_type();
         Ok(if kind.is_file() {
-            Outlet::new(file, Manner::Own)
+            Outlet::new(file, Manner::Own, usize::MAX)
         } else if kind.is_socket() {
-            Outlet::new(file, Manner::Socket)
+            Outlet::new(file, Manner::Socket, SOCKET_PIECE)
         } else {
             // It may be another user's.
-            opened_again(&file).map_or_else(|_| Outlet::new(file, Manner::Shared), |own| Outlet::new(own, Manner::Own))
+            let (file, manner) = opened_again(&file).map_or((file, Manner::Shared), |own| (own, Manner::Own));
+            Outlet::new(file, manner, PIPE_PIECE)
         })
     }
 
-    fn new(file: File, manner: Manner) -> Outlet {
-        Outlet { file, manner, torn: false, patience: PATIENCE, stuck: false }
+    fn new(file: File, manner: Manner, piece: usize) -> Outlet {
+        Outlet { file, manner, piece, torn: false, patience: PATIENCE, stuck: false }
     }
 
     /// Whether it leads to that file; nothing where that cannot be known.
@@ -84,7 +90,7 @@ impl Outlet {
         self.torn |= before.torn && same;
     }
 
-    /// Writes lines with as few calls as the kernel lets it. Answers how many bytes went.
+    /// Writes lines with as few calls as that takes. Answers how many bytes went.
     pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         if self.torn {
             // The line that was begun is spoilt, not the next one.
@@ -96,7 +102,7 @@ impl Outlet {
         }
         let (mut written, mut waits_since) = (0, None);
         while let Some(rest) = lines.get(written..).filter(|rest| !rest.is_empty()) {
-            let outcome = match self.put(rest) {
+            let outcome = match self.put(first_lines(rest, self.piece)) {
                 Ok(0) => Err(ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -126,7 +132,7 @@ impl Outlet {
             Manner::Own => self.file.write(bytes),
             Manner::Socket => Ok(send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?),
             Manner::Shared => match self.ready(Duration::ZERO) {
-                Ok(1..) => self.file.write(bytes.get(..PIECE).unwrap_or(bytes)),
+                Ok(1..) => self.file.write(bytes),
                 _ => Err(ErrorKind::WouldBlock.into()),
             },
         }
@@ -146,6 +152,12 @@ impl Outlet {
         let within = Timespec::try_from(within).unwrap_or_default();
         poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&within))
     }
+}
+
+/// Those lines that fit into so many bytes, from the first one on; of one that does not, as much as does.
+fn first_lines(lines: &[u8], most: usize) -> &[u8] {
+    let some = lines.get(..most).unwrap_or(lines);
+    memchr::memrchr(b'\n', some).and_then(|end| some.get(..=end)).unwrap_or(some)
 }
 
 /// What a descriptor leads to, opened by this process alone: that its calls do not wait is nothing to others who have
@@ -176,7 +188,10 @@ mod tests {
         let (reader, socket) = UnixStream::pair().unwrap();
         let own = Outlet { patience, ..Outlet::of(&own).unwrap() };
         let socket = Outlet { patience, ..Outlet::of(&socket).unwrap() };
-        let shared = Outlet { patience, ..Outlet::new(File::from(std::os::fd::OwnedFd::from(shared)), Manner::Shared) };
+        let shared = Outlet {
+            patience,
+            ..Outlet::new(File::from(std::os::fd::OwnedFd::from(shared)), Manner::Shared, PIPE_PIECE)
+        };
         vec![
             (Manner::Own, own_reader, own),
             (Manner::Socket, Box::new(reader), socket),
@@ -224,6 +239,27 @@ mod tests {
             let mut taken = vec![0; if manner == Manner::Socket { 160 << 10 } else { 8 << 10 }];
             reader.read_exact(&mut taken).unwrap();
             assert!(fails(1) >= WAITS, "{manner:?}");
+        }
+    }
+
+    /// The second finds room where the first found too little.
+    #[test]
+    fn two_who_write_to_one_reader_leave_each_others_lines_whole() {
+        for (manner, mut reader, mut first) in outlets(Duration::ZERO) {
+            let (file, line): (_, &[u8]) = (first.file.try_clone().unwrap(), b"a line of some length\n");
+            let mut second = Outlet::new(file, manner, first.piece);
+            let (written, outcome) = first.write(&line.repeat(50_000));
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WouldBlock, "{manner:?}");
+            let mut taken = vec![0; if manner == Manner::Socket { 160 << 10 } else { 8 << 10 }];
+            reader.read_exact(&mut taken).unwrap();
+            assert!(second.write(b"<3>lines are lost\n").1.is_ok(), "{manner:?}");
+            assert!(first.write(line).1.is_ok());
+            drop((first, second));
+            reader.read_to_end(&mut taken).unwrap();
+            let lines: Vec<&[u8]> = taken.split_inclusive(|&byte| byte == b'\n').collect();
+            let whole = lines.iter().filter(|&&found| found == line).count();
+            assert_eq!(whole, written.div_ceil(line.len()) + 1, "{manner:?}");
+            assert_eq!(lines.len(), whole + 1, "{manner:?}: the other line");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -40,8 +41,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// From now on. To be called within a runtime.
-    pub(super) fn wait() -> io::Result<Asked> {
+    /// From now on. `succeeds`: another process speaks for the service until this one is [`say_ready`]. To be called
+    /// within a runtime.
+    pub(super) fn wait(succeeds: bool) -> io::Result<Asked> {
+        HAS_NO_SAY.store(succeeds, Ordering::Relaxed);
         Ok(Asked {
             hangup: signal(SignalKind::hangup())?,
             upgrade: signal(SignalKind::user_defined2())?,
@@ -74,13 +77,14 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                         ?delay,
                         "not ready any more, all are served as before; another signal begins the drain"
                     );
+                    say(&[NotifyState::Status("not ready any more, serves as before for drain_delay_ms")]);
                     interrupted |= timeout(delay, ends.next()).await.ok().flatten().unwrap_or(false);
                 }
                 // Before the shards take what waits at their listeners: while systemd holds these open, more comes.
                 say(&[NotifyState::FdStoreRemove, KEPT]);
                 process.drain();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
-                say(&[NotifyState::Stopping]);
+                say(&[NotifyState::Stopping, NotifyState::Status("draining: no new connections, streams may finish")]);
             } else if interrupted && was_interrupted {
                 // Not those that have failed and are still counted as load. Who has yet to send his request has no more
                 // than a connection.
@@ -147,6 +151,7 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     let (driver, why) = process.shards().first().map_or(("no", ""), |shard| shard.driver());
     let shards = process.shards().len();
     tracing::info!(shards, driver, why, "ready");
+    HAS_NO_SAY.store(false, Ordering::Relaxed);
     let status = format!("serving with {shards} shards on {driver}");
     // To systemd READY is news of a service that starts, not of one that goes on as another process.
     say(&[NotifyState::Ready, NotifyState::Status(&status), NotifyState::Watchdog]);
@@ -160,12 +165,29 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     }
 }
 
+/// All shards have ended, and so does this process: systemd shows its last word for as long as no other runs.
+pub fn say_drained(process: &Process) {
+    let requests = process.cut();
+    match requests {
+        0 => tracing::info!("drained"),
+        _ => tracing::warn!(requests, "drained, and cut what lasted longer than drain_timeout_ms"),
+    }
+    // Of another process systemd takes no word.
+    if !process.has_successor() {
+        let status = match requests {
+            0 => "drained".to_owned(),
+            _ => format!("drained, and cut {requests} requests that lasted longer than drain_timeout_ms"),
+        };
+        say(&[NotifyState::Status(&status)]);
+    }
+}
+
 /// WATCHDOG while every shard turns, for as long as this process speaks for the service.
 pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Stats) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut turning = Turning::new(patience);
     loop {
-        // The first one came with READY: who takes another's place is not listened to before.
+        // The first one came with READY.
         sleep(patience / LOOKS).await;
         if process.has_successor() {
             return;
@@ -226,8 +248,14 @@ pub(super) fn say_main_process(id: u32) {
     say(&[NotifyState::MainPid(id)]);
 }
 
+/// Another process still speaks for the service: systemd takes no word of this one, and warns of each in the journal.
+static HAS_NO_SAY: AtomicBool = AtomicBool::new(false);
+
 /// Nobody listens when not run by systemd, and then nothing is sent.
 fn say(state: &[NotifyState<'_>]) {
+    if HAS_NO_SAY.load(Ordering::Relaxed) {
+        return;
+    }
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "cannot tell the service manager");
     }

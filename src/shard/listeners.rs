@@ -58,7 +58,7 @@ pub(super) fn listeners(
         };
         let ours = inherited.extract_if(.., |one| found.is_some_and(|(bound, _)| one.bound == bound));
         let ours = ours.map(|one| one.listener).collect();
-        let refused = |error| StartError::no_listener(asked, error);
+        let refused = |error| StartError::no_listener(asked, in_the_way(error, asked, &inherited));
         addresses.push(listen_on(address, ipv6_alone, ours, &mut by_shard).map_err(refused)?);
         if let Some((bound, ipv6_alone)) = found.filter(|(bound, _)| bound.is_ipv6()) {
             match ipv6_alone {
@@ -88,6 +88,17 @@ fn with_halves(listen: &[SocketAddr], inherited: &[Adopted]) -> Vec<SocketAddr> 
     let missing = listen.iter().filter(is_half).map(half).filter(|half| !listen.contains(half));
     all.extend(missing.filter(|_| socket::takes_both_here()));
     all
+}
+
+/// Whoever handed a listener on has it open as well, systemd for as long as its socket unit is there.
+fn in_the_way(error: io::Error, asked: SocketAddr, inherited: &[Adopted]) -> io::Error {
+    let other = inherited.iter().find(|one| one.bound.port() == asked.port());
+    let Some(Adopted { bound, .. }) = other.filter(|_| error.kind() == io::ErrorKind::AddrInUse) else { return error };
+    let why = format!(
+        "{error}: a listener that was handed over has the port, at {bound}; name the same address there \
+         (in warmfront.socket: ListenStream=) and in `listen`, and stop and start"
+    );
+    io::Error::new(error.kind(), why)
 }
 
 /// Whether who listens at `bound` serves those who come for `asked`.
@@ -196,6 +207,20 @@ mod tests {
         let address = lone.local_addr().unwrap();
         let (shards, _) = listeners(&[address], 3, vec![lone.into()]).unwrap();
         assert_eq!(each(&shards), [1, 1, 1]);
+    }
+
+    /// As of a socket unit that has its default address, and a configuration that has another.
+    #[test]
+    fn a_listener_that_is_in_the_way_is_named() {
+        let lone = TcpListener::bind("0.0.0.0:0").unwrap();
+        let bound = lone.local_addr().unwrap();
+        let asked = SocketAddr::from(([127, 0, 0, 1], bound.port()));
+        // systemd has it open as well.
+        let handed_over = lone.try_clone().unwrap();
+        let why = listeners(&[asked], 1, vec![handed_over.into()]).unwrap_err().to_string();
+        assert!(why.contains("handed over has the port, at 0.0.0.0:") && why.contains("warmfront.socket"), "{why}");
+        let why = listeners(&[asked], 1, Vec::new()).unwrap_err().to_string();
+        assert!(why.contains("in use") && !why.contains("handed over"), "{why}");
     }
 
     #[test]

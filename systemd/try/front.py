@@ -79,8 +79,8 @@ class Journal:
         return found[0][1]
 
 
-def configure(engines=ENGINES, listen=f"127.0.0.1:{PORT}"):
-    text = f'[serve]\nlisten = ["{listen}"]\n'
+def configure(engines=ENGINES, listen=f"127.0.0.1:{PORT}", access="off"):
+    text = f'[serve]\nlisten = ["{listen}"]\n[log]\naccess = "{access}"\n'
     text += "".join(f'[[upstream]]\nurl = "http://127.0.0.1:{port}"\n' for port in engines)
     # As editors do it: the front never sees half a file.
     with open(FILE + ".new", "w") as file:
@@ -111,6 +111,28 @@ def admin(path):
     text = connection.getresponse().read().decode()
     connection.close()
     return text
+
+
+def counted(*names):
+    """The sum of these counters."""
+    lines = [line.split() for line in admin("/metrics").splitlines()]
+    return sum(int(line[1]) for line in lines if line[0] in names)
+
+
+def flood(requests):
+    """Asks for the list of models so often, pipelined on one connection."""
+    one = b"GET /v1/models HTTP/1.1\r\nhost: front\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", PORT), 30.0) as connection:
+        connection.sendall(one)
+        reply = len(connection.recv(65536))
+        for left in range(requests - 1, 0, -16):
+            now = min(left, 16)
+            connection.sendall(one * now)
+            missing = now * reply
+            while missing:
+                got = len(connection.recv(missing))
+                check(got, "a connection was closed")
+                missing -= got
 
 
 def answers(seconds=5.0):

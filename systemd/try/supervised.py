@@ -10,6 +10,7 @@ import os
 import socket
 import statistics
 import sys
+import threading
 import time
 
 import front
@@ -87,6 +88,35 @@ def journal_is_readable():
         plain = str(words)
         check(not plain.startswith("20") and "\x1b" not in plain and not plain.startswith("<"), f"<{priority}> {plain}")
     return "\n".join(run("journalctl", f"--unit={front.UNIT}", "--lines=6", "--no-pager", "--quiet").splitlines())
+
+
+def journal_is_whole():
+    """requests as fast as they go with a line of the journal for each: all are there, or counted, and none is torn"""
+    clients, each = 4, 30_000
+    configure(access="stdout")
+    systemctl("reload", front.UNIT)
+    names = "warmfront_access_records_dropped_total", "warmfront_access_lines_lost_total"
+    before = front.counted(*names)
+    journal = Journal()
+    threads = [threading.Thread(target=front.flood, args=(each,)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found, missing = [], 0
+
+    def all_there():
+        nonlocal found, missing
+        found, missing = journal.entries(), front.counted(*names) - before
+        return sum('"path"' in str(words) for _, words in found) + missing >= clients * each
+
+    front.wait_until(all_there, lambda: f"{len(found)} lines and {missing} counted, of {clients * each}", 60, 1)
+    lines = [words for _, words in found if '"path"' in words]
+    torn = [line for line in lines if not (line.startswith('{"version"') and line.endswith("}"))]
+    check(not torn, f"{len(torn)} torn lines: {torn[:3]}")
+    configure()
+    systemctl("reload", front.UNIT)
+    return f"{clients * each} requests, {len(lines)} lines, {missing} counted as missing"
 
 
 def exposure():
@@ -267,8 +297,8 @@ def removed():
     return "nothing is left: no file, no unit, no user"
 
 
-STEPS = [installed, engines, started, in_the_way, journal_is_readable, exposure, reloaded, wrong_file, killed]
-STEPS += [realtime, stopped_whole, wedged, graceful, *succession.STEPS, removed]
+STEPS = [installed, engines, started, in_the_way, journal_is_readable, journal_is_whole, exposure, reloaded, wrong_file]
+STEPS += [killed, realtime, stopped_whole, wedged, graceful, *succession.STEPS, removed]
 ALWAYS = [installed, engines, started, removed]
 
 

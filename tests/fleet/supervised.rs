@@ -2,12 +2,14 @@
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::engine::Engine;
@@ -21,6 +23,8 @@ pub struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
     pub said: Vec<String>,
+    /// The processes that said it.
+    by: Vec<i32>,
     kept: Vec<OwnedFd>,
 }
 
@@ -31,20 +35,25 @@ impl Manager {
         let _ = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        Manager { socket, path, said: Vec::new(), kept: Vec::new() }
+        set_socket_passcred(&socket, true).unwrap();
+        Manager { socket, path, said: Vec::new(), by: Vec::new(), kept: Vec::new() }
     }
 
     /// Takes one message, if there is one.
     pub fn listen(&mut self) {
         let mut words = [0; 4096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut words_into = [IoSliceMut::new(&mut words)];
         let Ok(got) = recvmsg(&self.socket, &mut words_into, &mut control, RecvFlags::CMSG_CLOEXEC) else { return };
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(sockets) = message {
+            match message {
                 // Above the numbers that the next process is given them at, so that none is overwritten by another.
-                self.kept.extend(sockets.map(|socket| rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap()));
+                RecvAncillaryMessage::ScmRights(sockets) => {
+                    self.kept.extend(sockets.map(|socket| rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap()));
+                }
+                RecvAncillaryMessage::ScmCredentials(who) => self.by.push(who.pid.as_raw_nonzero().get()),
+                _ => {}
             }
         }
         self.said.push(String::from_utf8(words[..got.bytes].to_vec()).unwrap());
@@ -69,6 +78,7 @@ impl Manager {
             self.listen();
         }
         self.said.clear();
+        self.by.clear();
     }
 
     /// A command that starts the program as this manager does: with what was kept, from descriptor 3 on.
@@ -132,7 +142,9 @@ fn a_crash_refuses_nobody() {
         manager.said.clear();
         // Who drains wants nobody to wait.
         assert_eq!(front.stop(), Some(0));
-        manager.hears("STOPPING=1");
+        assert!(manager.hears("STOPPING=1").contains("STATUS=draining"));
+        // `systemctl status` shows this of a service that has ended.
+        manager.hears("STATUS=drained");
         assert!(manager.hears("FDSTOREREMOVE=1").contains("FDNAME=warmfront"));
     }
 }
@@ -162,5 +174,31 @@ fn an_upgrade_changes_the_main_process() {
         until("the first process's end", || front.first_has_ended());
         manager.forgets();
         manager.hears("WATCHDOG=1");
+    }
+}
+
+/// One that has to wait long for its engines: systemd writes a warning of each word of a process that is not the service.
+#[test]
+fn who_is_to_take_anothers_place_is_silent_until_it_does() {
+    for driver in DRIVERS {
+        let (engine, silent) = (Engine::start(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let mut manager = Manager::new(&format!("heir-{driver}"));
+        let mut command = manager.command();
+        command.env("WATCHDOG_USEC", "800000");
+        let engines = [engine.address, silent.local_addr().unwrap()];
+        let mut front = Front::by(command, driver, &engines, &(config(None) + "[health]\nprobe_timeout_ms = 1000\n"));
+        manager.hears("READY=1");
+        manager.forgets();
+        // Heard all the while: a manager's socket holds ten words, and who has one more waits.
+        front.try_upgrade();
+        manager.hears("MAINPID=");
+        manager.hears("READY=1");
+        until("the heir's name", || front.heirs() == 1);
+        let first =
+            |of: &dyn Fn(&(&i32, &String)) -> bool| manager.by.iter().zip(&manager.said).position(|word| of(&word));
+        let told = first(&|(_, said)| said.starts_with("MAINPID="));
+        let heard = first(&|(by, _)| **by == front.heir());
+        assert!(told.is_some() && heard > told, "{driver}: {heard:?}, {told:?}");
+        until("the first process's end", || front.first_has_ended());
     }
 }
