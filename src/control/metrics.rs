@@ -4,6 +4,7 @@
 mod endpoints;
 mod heard;
 mod kernel;
+mod models;
 mod process;
 mod slots;
 
@@ -91,10 +92,11 @@ impl Collector for Collected {
         self.configuration(&mut out)?;
         let deeds = self.deeds();
         self.requests(&mut out, &snapshot, &deeds)?;
+        self.endings(&mut out, &snapshot)?;
         self.counts(&mut out)?;
         self.logs(&mut out)?;
         self.times(&mut out, &snapshot)?;
-        self.answers(&mut out, &snapshot)?;
+        self.models(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot, &deeds)?;
         self.index(&mut out)?;
@@ -177,16 +179,6 @@ impl Collected {
             (Work::Choose, "choose_seconds", "Choosing an endpoint"),
         ] {
             Family::new(out, name, help, MetricType::Histogram)?.histogram(vec![], &self.0.stats.work(work), 1e9)?;
-        }
-        Ok(())
-    }
-
-    fn answers(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
-        let help = "Mean length of answers, as choices count on it: the last hundred that ended count most";
-        let mut family = Family::new(out, "answer_tokens", help, MetricType::Gauge)?;
-        for pool in snapshot.pools.iter().take(LABELLED_POOLS_MAX) {
-            let tokens = self.0.counters.loads().mean_answer(pool.id);
-            family.gauge(vec![("model", &pool.name)], tokens.into())?;
         }
         Ok(())
     }
