@@ -5,6 +5,7 @@ mod endpoints;
 mod heard;
 mod kernel;
 mod models;
+mod plain;
 mod process;
 mod slots;
 
@@ -31,8 +32,33 @@ const PREFIX: &str = "warmfront";
 /// but of what the kernel tells.
 const KERNEL_PREFIX: &str = "process";
 
-/// Everything as OpenMetrics text.
-pub(super) fn text(state: &State) -> String {
+/// The formats of text that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Format {
+    /// OpenMetrics 1.0, as a Prometheus asks for it.
+    Open,
+    /// What came before it, version 0.0.4: for who asks for nothing in particular, such as `promtool check metrics` and
+    /// agents that would not know a counter whose type is told without `_total`.
+    Plain,
+}
+
+impl Format {
+    /// By what who asks says that it takes.
+    pub(super) fn taken_by<'a>(mut accept: impl Iterator<Item = &'a str>) -> Format {
+        let is_open = |taken: &str| taken.to_ascii_lowercase().contains("application/openmetrics-text");
+        if accept.any(is_open) { Format::Open } else { Format::Plain }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Format::Open => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Everything as text.
+pub(super) fn text(state: &State, format: Format) -> String {
     let [mut registry, mut kernel] = [PREFIX, KERNEL_PREFIX].map(Registry::with_prefix);
     registry.register_collector(Box::new(Collected(state.clone())));
     kernel.register_collector(Box::new(Kernel));
@@ -42,7 +68,7 @@ pub(super) fn text(state: &State) -> String {
     if let Err(error) = written.and_then(|()| encode_eof(&mut text)) {
         tracing::error!(%error, "cannot write /metrics");
     }
-    text
+    if format == Format::Plain { plain::of(&text) } else { text }
 }
 
 #[derive(Debug)]

@@ -1,7 +1,50 @@
-//! What alarms and dashboards are made of.
+//! What alarms and dashboards are made of, and the formats of `/metrics`.
+
+use std::fs;
 
 use crate::engine::Mood;
+use crate::front::{Client, Front};
 use crate::{QUICK, fleet, on_both, until};
+
+/// The content type and the text for who says that he takes this.
+fn metrics(front: &Front, accept: &str) -> (String, String) {
+    let mut stream = std::net::TcpStream::connect(front.admin).unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\n{accept}connection: close\r\n\r\n");
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let reply = std::io::read_to_string(stream).unwrap();
+    let (head, text) = reply.split_once("\r\n\r\n").unwrap();
+    let kind = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap();
+    (kind.to_owned(), text.to_owned())
+}
+
+/// What `promtool check metrics` and agents without OpenMetrics read: there a counter's family is called as its samples.
+#[test]
+fn who_does_not_ask_for_openmetrics_gets_what_everybody_reads() {
+    let ([_engine], front) = fleet("auto", QUICK);
+    const PROMETHEUS: &str =
+        "accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n";
+    let (kind, open) = metrics(&front, PROMETHEUS);
+    assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
+    assert!(open.contains("\n# TYPE warmfront_queued counter\nwarmfront_queued_total 0\n"), "{open}");
+    assert!(open.ends_with("\n# EOF\n") && open.matches("# EOF").count() == 1);
+    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n"] {
+        let (kind, plain) = metrics(&front, accept);
+        assert!(kind.starts_with("text/plain; version=0.0.4"), "{accept}: {kind}");
+        assert!(plain.contains("\n# TYPE warmfront_queued_total counter\nwarmfront_queued_total 0\n"), "{plain}");
+        assert!(plain.contains("\n# HELP warmfront_queued_total Requests that had to wait"), "{plain}");
+        let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(!plain.contains("# EOF") && lines(&plain) == lines(&open));
+        let mut named = "";
+        for line in plain.lines() {
+            match line.strip_prefix("# TYPE ").and_then(|told| told.split_once(' ')) {
+                Some((name, "counter" | "gauge")) => named = name,
+                Some(_) => named = "",
+                None if line.starts_with('#') => {}
+                None => assert!(line.starts_with(named), "{line} stands below {named}"),
+            }
+        }
+    }
+}
 
 /// From 0 on, or the first of each kind would be none of what increase() tells; and a stream that broke has status 200.
 #[test]
@@ -51,4 +94,31 @@ fn a_model_without_engines_is_told() {
     assert_eq!(told("model_endpoints"), 1.0);
     engine.returns();
     until("its return", || told("model_endpoints_up") == 1.0);
+}
+
+/// CPU of the threads beside control, in nanoseconds.
+fn beside(front: &Front) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{}/task", front.process())).unwrap();
+    let ran = threads.map(|thread| {
+        let path = thread.unwrap().path();
+        let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
+        let ran = read("schedstat").split(' ').next().and_then(|ran| ran.parse::<u64>().ok());
+        ran.filter(|_| read("comm").trim() == "tokio-rt-worker").unwrap_or(0)
+    });
+    ran.sum()
+}
+
+/// Of engines at which nobody listens, and nobody looks often.
+#[test]
+fn a_page_of_many_engines_is_written_beside_control() {
+    let upstream = |at: u32| format!("[[upstream]]\nurl = \"http://127.9.{}.{}:9\"\n", at / 250, 1 + at % 250);
+    let upstreams: String = (0..300).map(upstream).collect();
+    let config = "[health]\nprobe_interval_ms = 60000\n[control]\nscrape_interval_ms = 60000\n\
+                  stale_after_ms = 120000\nmodels_interval_ms = 60000\n";
+    let front = Front::start("auto", &[], &format!("{config}{upstreams}"));
+    until("all of them", || front.metric("warmfront_endpoint_health{") == 300.0);
+    let before = beside(&front);
+    (0..4).for_each(|_| assert_eq!(Client::to(front.admin).get("/metrics").status, 200));
+    let ran = beside(&front) - before;
+    assert!(ran > 4_000_000, "{ran} ns");
 }
