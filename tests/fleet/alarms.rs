@@ -1,10 +1,17 @@
-//! What alarms and dashboards are made of, and the formats of `/metrics`.
+//! What alarms and dashboards are made of: the formats of `/metrics`, and that its names are those of
+//! `systemd/alerts.yml`.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::engine::Mood;
 use crate::front::{Client, Front};
-use crate::{QUICK, fleet, on_both, until};
+use crate::{QUICK, fleet, on_both, untested, until};
+
+fn alerts() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/alerts.yml")).unwrap()
+}
 
 /// The content type and the text for who says that he takes this.
 fn metrics(front: &Front, accept: &str) -> (String, String) {
@@ -94,6 +101,76 @@ fn a_model_without_engines_is_told() {
     assert_eq!(told("model_endpoints"), 1.0);
     engine.returns();
     until("its return", || told("model_endpoints_up") == 1.0);
+}
+
+/// A name in an expression or in words, and what its labels are to be.
+fn selectors(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
+    let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(is_word) {
+        let word = &rest[at..];
+        let end = word.find(|letter| !is_word(letter)).unwrap_or(word.len());
+        let (name, behind) = word.split_at(end);
+        rest = behind;
+        if name.starts_with("warmfront_") || name.starts_with("process_") {
+            let labels =
+                behind.strip_prefix('{').and_then(|labels| labels.split_once('}')).map_or("", |(labels, _)| labels);
+            let pairs = labels.split(", ").filter_map(|label| label.split_once('='));
+            let values = pairs.flat_map(|(label, values)| {
+                values.trim_start_matches('~').trim_matches('"').split('|').map(move |value| (label, value))
+            });
+            // Which job it is the one who scrapes says.
+            found.push((name, values.filter(|(label, _)| *label != "job").collect()));
+        }
+    }
+    found
+}
+
+/// A rule over a name that there is not is never true, and nobody sees that.
+#[test]
+fn alerts_are_of_what_a_front_tells() {
+    let ([_engine], front) = fleet("auto", QUICK);
+    let told = front.asks("GET", "/metrics", "").1;
+    let families: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let alerts = alerts();
+    let selectors = selectors(&alerts);
+    assert!(selectors.len() > 40, "{selectors:?}");
+    for (name, labels) in selectors {
+        let family = name.strip_suffix("_bucket").unwrap_or(name);
+        assert!(families.contains(&family), "there is no {name}");
+        for (label, value) in labels {
+            let pair = format!("{label}=\"{value}\"");
+            let is_told =
+                |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') && rest.contains(&pair));
+            assert!(told.lines().any(is_told), "{name} has no {pair}");
+        }
+    }
+}
+
+#[test]
+fn prometheus_reads_the_alerts_and_the_names() {
+    let promtool = |args: &[&str], input: &str| {
+        let mut promtool = Command::new("promtool");
+        let piped = std::process::Stdio::piped;
+        let mut child = match promtool.args(args).stdin(piped()).stdout(piped()).stderr(piped()).spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                untested::say("what promtool says of alerts and metrics, as there is none (Debian: prometheus)");
+                return None;
+            }
+            child => child.unwrap(),
+        };
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        Some((output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()))
+    };
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/alerts.yml");
+    let Some((reads, words)) = promtool(&["check", "rules", path], "") else { return };
+    assert!(reads, "{words}");
+    let ([_engine], front) = fleet("auto", QUICK);
+    assert_eq!(front.connect().post().status, 200);
+    let (reads, words) = promtool(&["check", "metrics"], &front.asks("GET", "/metrics", "").1).unwrap();
+    assert!(reads && words.is_empty(), "{words}");
 }
 
 /// CPU of the threads beside control, in nanoseconds.
