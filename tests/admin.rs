@@ -772,7 +772,7 @@ fn metrics_are_exposed() {
         "warmfront_request_outcomes_total{model=\"tiny-llama\",outcome=\"broken\"} 1",
         "warmfront_request_outcomes_total{model=\"tiny-llama\",outcome=\"failed\"} 0",
         "warmfront_request_outcomes_total{model=\"unknown\",outcome=\"refused\"} 1",
-        "warmfront_model_endpoints{model=\"tiny-llama\"} 2",
+        "warmfront_model_endpoints{model=\"tiny-llama\"} 1",
         "warmfront_model_endpoints_up{model=\"tiny-llama\"} 1",
         "warmfront_endpoint_in_flight_max{endpoint=\"one\"} 9",
         "warmfront_queue_waiting_max 1024",

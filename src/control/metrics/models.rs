@@ -36,7 +36,7 @@ impl Collected {
         let mut family = Family::new(
             out,
             "model_endpoints",
-            "Endpoints that serve the model, in whatever state",
+            "Endpoints with an address that serve the model, in whatever state",
             MetricType::Gauge,
         )?;
         for pool in pools() {
