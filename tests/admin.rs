@@ -14,7 +14,7 @@ use axum::routing::get;
 use warmfront::config::{Config, Upstream};
 use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
-use warmfront::counters::stats::{Count, RequestKey, Shadowed, Stats, Timing};
+use warmfront::counters::stats::{Count, Ended, RequestKey, Shadowed, Stats, Timing};
 use warmfront::counters::{Counters, Prediction};
 use warmfront::fleet::{EndpointId, Health, Method};
 use warmfront::policy::Policy;
@@ -723,13 +723,16 @@ fn metrics_are_exposed() {
         models: vec!["tiny-llama".into()],
         ..Upstream::new("http://nowhere.invalid:8000".parse().unwrap())
     };
-    let front = front(vec![Upstream { name: "one".into(), ..upstream(engine.address) }, nowhere]);
+    let one = Upstream { name: "one".into(), concurrency_max: 9, ..upstream(engine.address) };
+    let front = front(vec![one, nowhere]);
     let snapshot = front
         .until("load", |snapshot| snapshot.models_complete && snapshot.endpoints[0].as_ref().unwrap().foreign == 7);
     let pool = snapshot.models[b"tiny-llama".as_slice()].0;
     let shard = front.setup.stats.shard(0);
     shard.request(RequestKey { pool, slot: 0, status: 200, reason: 3 });
     shard.request(RequestKey { pool: u16::MAX, slot: u16::MAX, status: 404, reason: u8::MAX });
+    shard.ends(pool, Ended::Broken);
+    shard.ends(u16::MAX, Ended::Refused);
     shard.observe(pool, Timing::FirstToken, 1_500);
     (0..2).for_each(|_| shard.observe(pool, Timing::Queue, 2_500));
     (0..3).for_each(|_| shard.observe(pool, Timing::Total, 3_500));
@@ -766,10 +769,16 @@ fn metrics_are_exposed() {
         "warmfront_endpoint_health{endpoint=\"two\",state=\"unresolved\"} 1",
         "warmfront_shard_driver{shard=\"0\",driver=\"uring\",why=\"it works\"} 1",
         "warmfront_choose_seconds_count 0",
+        "warmfront_request_outcomes_total{model=\"tiny-llama\",outcome=\"broken\"} 1",
+        "warmfront_request_outcomes_total{model=\"tiny-llama\",outcome=\"failed\"} 0",
+        "warmfront_request_outcomes_total{model=\"unknown\",outcome=\"refused\"} 1",
+        "warmfront_model_endpoints{model=\"tiny-llama\"} 1",
+        "warmfront_model_endpoints_up{model=\"tiny-llama\"} 1",
+        "warmfront_endpoint_in_flight_max{endpoint=\"one\"} 9",
+        "warmfront_queue_waiting_max 1024",
     ] {
         assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\nis not in\n{text}");
     }
-    assert!(text.ends_with("# EOF\n"));
     // A name that is told twice would be refused by Prometheus.
     let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
     let unique: std::collections::HashSet<_> = types.iter().collect();

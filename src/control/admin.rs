@@ -8,17 +8,20 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, State as Shared};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Json};
 use axum::routing::{get, post};
 use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::explain::{self, Explanation, Question};
 use super::keeper::Keeper;
+use super::metrics::{self, Format};
 use super::reload::{self, Changes, Source};
-use super::{endpoints, gate, metrics, receipts, seats};
+use super::{endpoints, gate, receipts, seats};
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::publish::{Process, Published};
@@ -62,9 +65,18 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
     }
 }
 
-async fn metrics(Shared(state): Shared<State>) -> impl IntoResponse {
-    let text = metrics::text(&state);
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+/// Beside this thread: many engines and models take it tens of milliseconds, in which it would look at no engine. One
+/// after the other, so that no crowd of askers takes the shards' CPUs.
+async fn metrics(Shared(state): Shared<State>, fields: HeaderMap) -> Result<impl IntoResponse, StatusCode> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let format = Format::taken_by(fields.get_all(ACCEPT).iter().filter_map(|taken| taken.to_str().ok()));
+    let turn = TURN.lock().await;
+    let written = spawn_blocking(move || {
+        let _turn = turn;
+        metrics::text(&state, format)
+    });
+    let text = written.await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text))
 }
 
 /// As SIGHUP does; answers what has changed, or 422 and what is wrong, or 500 where that is our own fault.
@@ -126,7 +138,7 @@ async fn explain(
     let body = to_bytes(body, longest).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let fields: Vec<_> =
         headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
-    let explained = tokio::task::spawn_blocking(move || {
+    let explained = spawn_blocking(move || {
         let question = Question { path: &asked.path, fields: &fields, body: &body, random: explain::random() };
         explain::explain(&question, &state.keeper.config(), &state.published.current(), state.counters.loads())
     });

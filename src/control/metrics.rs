@@ -4,6 +4,8 @@
 mod endpoints;
 mod heard;
 mod kernel;
+mod models;
+mod plain;
 mod process;
 mod slots;
 
@@ -30,8 +32,33 @@ const PREFIX: &str = "warmfront";
 /// but of what the kernel tells.
 const KERNEL_PREFIX: &str = "process";
 
-/// Everything as OpenMetrics text.
-pub(super) fn text(state: &State) -> String {
+/// The formats of text that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Format {
+    /// OpenMetrics 1.0, as a Prometheus asks for it.
+    Open,
+    /// What came before it, version 0.0.4: for who asks for nothing in particular, such as `promtool check metrics` and
+    /// agents that would not know a counter whose type is told without `_total`.
+    Plain,
+}
+
+impl Format {
+    /// By what who asks says that it takes.
+    pub(super) fn taken_by<'a>(mut accept: impl Iterator<Item = &'a str>) -> Format {
+        let is_open = |taken: &str| taken.to_ascii_lowercase().contains("application/openmetrics-text");
+        if accept.any(is_open) { Format::Open } else { Format::Plain }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Format::Open => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Everything as text.
+pub(super) fn text(state: &State, format: Format) -> String {
     let [mut registry, mut kernel] = [PREFIX, KERNEL_PREFIX].map(Registry::with_prefix);
     registry.register_collector(Box::new(Collected(state.clone())));
     kernel.register_collector(Box::new(Kernel));
@@ -41,7 +68,7 @@ pub(super) fn text(state: &State) -> String {
     if let Err(error) = written.and_then(|()| encode_eof(&mut text)) {
         tracing::error!(%error, "cannot write /metrics");
     }
-    text
+    if format == Format::Plain { plain::of(&text) } else { text }
 }
 
 #[derive(Debug)]
@@ -91,10 +118,11 @@ impl Collector for Collected {
         self.configuration(&mut out)?;
         let deeds = self.deeds();
         self.requests(&mut out, &snapshot, &deeds)?;
+        self.endings(&mut out, &snapshot)?;
         self.counts(&mut out)?;
         self.logs(&mut out)?;
         self.times(&mut out, &snapshot)?;
-        self.answers(&mut out, &snapshot)?;
+        self.models(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
         self.endpoints(&mut out, &snapshot, &deeds)?;
         self.index(&mut out)?;
@@ -177,16 +205,6 @@ impl Collected {
             (Work::Choose, "choose_seconds", "Choosing an endpoint"),
         ] {
             Family::new(out, name, help, MetricType::Histogram)?.histogram(vec![], &self.0.stats.work(work), 1e9)?;
-        }
-        Ok(())
-    }
-
-    fn answers(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
-        let help = "Mean length of answers, as choices count on it: the last hundred that ended count most";
-        let mut family = Family::new(out, "answer_tokens", help, MetricType::Gauge)?;
-        for pool in snapshot.pools.iter().take(LABELLED_POOLS_MAX) {
-            let tokens = self.0.counters.loads().mean_answer(pool.id);
-            family.gauge(vec![("model", &pool.name)], tokens.into())?;
         }
         Ok(())
     }

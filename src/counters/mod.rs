@@ -6,6 +6,7 @@
 mod counts;
 mod credentials;
 mod deeds;
+mod ended;
 mod first_tokens;
 mod histogram;
 mod outcomes;

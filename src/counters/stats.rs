@@ -1,18 +1,20 @@
 //! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
 //!
 //! The memory of one shard is a sum: 264 KiB of requests, 65 pools with 4 histograms of 208 bytes (57 KiB with what
-//! pads them), 16 KiB and 208 bytes an endpoint of first tokens, and 2 KiB of counters; 41 KiB more where a policy is
-//! compared with another.
+//! pads them), 16 KiB and 208 bytes an endpoint of first tokens, 3 KiB of how requests ended, and 2 KiB of counters;
+//! 41 KiB more where a policy is compared with another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
 pub use super::counts::Count;
+pub use super::ended::Ended;
 pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
 pub use super::shadows::{POLICIES, Shadowed};
 
+use super::ended::Endings;
 use super::first_tokens::FirstTokens;
 use super::histogram::{Histogram, MICROS, NANOS};
 use super::requests::Requests;
@@ -63,13 +65,16 @@ pub enum Gauge {
     Upstreams,
     /// Bytes of held bodies and heads.
     HeldBytes,
+    /// Most of these that it may have.
+    HeldBytesMax,
     /// Requests that it has counted in flight at endpoints.
     InFlight,
 }
 
 impl Gauge {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Gauge; 4] = [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes, Gauge::InFlight];
+    pub const ALL: [Gauge; 5] =
+        [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes, Gauge::HeldBytesMax, Gauge::InFlight];
 }
 
 /// Adds by load and store: a cell has one writer, which needs no locked instruction.
@@ -134,6 +139,11 @@ impl Stats {
         self.shards.iter().map(|shard| shard.requests.overflow()).sum()
     }
 
+    /// How many of a pool's requests ended so; pools from [`LABELLED_POOLS_MAX`] on, and those of none, are one.
+    pub fn ended(&self, pool: u16, ended: Ended) -> u64 {
+        self.shards.iter().map(|shard| shard.endings.of(pool, ended)).sum()
+    }
+
     /// Times of one pool's requests; pools from [`LABELLED_POOLS_MAX`] on share one histogram.
     pub fn timing(&self, pool: u16, timing: Timing) -> Reading {
         let mut reading = Reading::new(&MICROS);
@@ -164,7 +174,7 @@ impl Stats {
 
 /// The row of a pool: its own, or the one that all further pools share.
 #[inline]
-fn labelled(pool: u16) -> usize {
+pub(super) fn labelled(pool: u16) -> usize {
     (pool as usize).min(LABELLED_POOLS_MAX)
 }
 
@@ -180,6 +190,7 @@ pub struct ShardStats {
     pools: Box<[CachePadded<[Histogram; Timing::ALL.len()]>]>,
     first_tokens: FirstTokens,
     requests: Requests,
+    endings: Endings,
     shadows: Shadows,
 }
 
@@ -194,6 +205,7 @@ impl Default for ShardStats {
             pools: (0..=LABELLED_POOLS_MAX).map(|_| CachePadded::default()).collect(),
             first_tokens: FirstTokens::default(),
             requests: Requests::default(),
+            endings: Endings::default(),
             shadows: Shadows::default(),
         }
     }
@@ -228,6 +240,12 @@ impl ShardStats {
     pub fn request(&self, key: RequestKey) {
         let pool = if key.pool == RequestKey::NONE { key.pool } else { labelled(key.pool) as u16 };
         self.requests.count(RequestKey { pool, ..key });
+    }
+
+    /// Counts how one of the pool's requests ended; of no pool as [`RequestKey::NONE`].
+    #[inline]
+    pub fn ends(&self, pool: u16, ended: Ended) {
+        self.endings.count(pool, ended);
     }
 
     /// Counts a time of one of the pool's requests.

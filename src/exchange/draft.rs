@@ -174,6 +174,7 @@ pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: 
     if end != End::Whole {
         let (slot, pool, reason) = (RequestKey::NONE, RequestKey::NONE, RequestKey::NO_REASON);
         cx.stats.request(RequestKey { slot, pool, status, reason });
+        cx.stats.ends(pool, end.ended(status, false));
     }
     let client = SocketAddr::new(came.peer.ip, came.peer.port);
     let blank = Record { client, status, ..Record::BLANK };

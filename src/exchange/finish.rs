@@ -191,7 +191,7 @@ impl Exchange {
     /// A fault of ours has torn this exchange: what it was counted for is given back, nothing else is touched.
     pub fn give_all_back(&mut self, cx: &mut Context<'_>) {
         if self.phase != Phase::Done {
-            self.count_end(cx);
+            self.count_end(End::Fault, cx);
         }
         self.tell(End::Fault, cx);
         self.take_kept(cx);
@@ -207,7 +207,7 @@ impl Exchange {
     /// The one exit but for a fault of ours: accounts first, then gives everything back.
     pub(super) fn end(&mut self, ending: Ending, end: End, cx: &mut Context<'_>) {
         self.deadline = None;
-        self.count_end(cx);
+        self.count_end(end, cx);
         self.tell(end, cx);
         if self.give_up_place(cx).is_some() && !matches!(end, End::ClientLeft(_)) {
             cx.stats.count(Count::QueueUnserved);
@@ -229,12 +229,15 @@ impl Exchange {
         cx.actions.push(Action::End(ending));
     }
 
-    /// Of which pool, endpoint and status it was, and what it was chosen by.
-    fn count_end(&self, cx: &mut Context<'_>) {
+    /// Of which pool, endpoint and status it was, what it was chosen by, and what came of it.
+    fn count_end(&self, end: End, cx: &mut Context<'_>) {
         let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
         let slot = self.leg.as_ref().map_or(RequestKey::NONE, Leg::slot);
         let reason = self.draft.reason().map_or(RequestKey::NO_REASON, |reason| reason as u8);
         cx.stats.request(RequestKey { slot, pool, status: self.reply.status, reason });
+        // An error that a reply told of behind a good status.
+        let told = self.leg.as_ref().is_some_and(|leg| leg.charged);
+        cx.stats.ends(pool, end.ended(self.reply.status, told));
         if pool != RequestKey::NONE {
             cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use crossbeam::queue::ArrayQueue;
 
 use super::{Micros, Phase, Rules};
-use crate::counters::stats::{Count, ShardStats};
+use crate::counters::stats::{Count, Ended, ShardStats};
 use crate::fleet::EndpointId;
 use crate::http::Cause;
 use crate::policy::{Costs, Reason};
@@ -168,6 +168,18 @@ impl End {
             End::Refused(_) => "refused",
             End::Drained => "drained",
             End::Fault => "fault",
+        }
+    }
+
+    /// What that is for who counts on an answer, by the status that was sent and whether its reply told of an error.
+    pub(super) fn ended(self, status: u16, told: bool) -> Ended {
+        match self {
+            End::ClientLeft(_) | End::ClientStalled => Ended::Left,
+            // In the rest of a request whose reply had begun.
+            End::Refused(_) if status < 400 => Ended::Refused,
+            End::Whole => Ended::by_status(status, !told),
+            End::Refused(_) => Ended::by_status(status, true),
+            End::EngineBroke(_) | End::Drained | End::Fault => Ended::by_status(status, false),
         }
     }
 

@@ -342,6 +342,7 @@ impl<D: Driver> Shard<D> {
         stats.set(Gauge::Connections, self.clients.len() as u64);
         stats.set(Gauge::Upstreams, self.upstreams.len() as u64);
         stats.set(Gauge::HeldBytes, self.desk.lender.held_bytes as u64);
+        stats.set(Gauge::HeldBytesMax, self.desk.lender.budget_bytes as u64);
     }
 
     /// Asks second policies about the choices of the turn before, whose actions the kernel has by now.

@@ -11,6 +11,7 @@ mod untested;
 mod wire;
 
 mod access;
+mod alarms;
 mod believing;
 mod counting;
 mod editing;

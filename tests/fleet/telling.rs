@@ -135,7 +135,6 @@ fn what_the_kernel_knows_of_the_process_is_told() {
     until("their descriptors", || told("open_fds") >= before + 8.0);
     drop(clients);
     let text = front.asks("GET", "/metrics", "").1;
-    assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1);
     let mut families = HashSet::new();
     let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     names.for_each(|name| assert!(families.insert(name), "{name} twice"));

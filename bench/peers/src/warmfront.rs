@@ -105,7 +105,7 @@ impl Admin {
         stream.set_read_timeout(Some(ASK_MAX))?;
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\naccept: application/openmetrics-text\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         )?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

@@ -33,6 +33,11 @@ impl Collected {
         for (endpoint, requests) in in_flight {
             family.gauge(vec![("endpoint", endpoint)], requests)?;
         }
+        let help = "Most requests of ours there at once (concurrency_max), where that is bounded";
+        let mut family = Family::new(out, "endpoint_in_flight_max", help, MetricType::Gauge)?;
+        for member in fleet.members().iter().filter(|member| member.upstream.concurrency_max > 0) {
+            family.gauge(vec![("endpoint", &member.name)], member.upstream.concurrency_max.into())?;
+        }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
         for member in fleet.members() {
             let health = health(member, snapshot);

@@ -60,6 +60,7 @@ impl Collected {
                 "held_bytes",
                 "Memory of bodies held while a choice waits and of the scanners that read them, of heads that have not come whole, of what is read ahead of clients, and of what is kept of prompts while they wait in the queue or until their engine has let them in",
             ),
+            (Gauge::HeldBytesMax, "held_bytes_max", "Most of these for all shards (budget_bytes of each)"),
             (
                 Gauge::InFlight,
                 "counted_in_flight",
@@ -71,6 +72,9 @@ impl Collected {
         let waiting = f64::from(counters.queue().waiting());
         Family::new(out, "queue_waiting", "Requests that wait for room in an engine's cache", MetricType::Gauge)?
             .gauge(vec![], waiting)?;
+        let most = f64::from(self.0.keeper.config().queue.waiting_max);
+        Family::new(out, "queue_waiting_max", "Most that may wait so (waiting_max)", MetricType::Gauge)?
+            .gauge(vec![], most)?;
         Family::new(out, "release_underflows", "Releases without a request, always 0", MetricType::Counter)?
             .counter(vec![], counters.underflow())
     }
