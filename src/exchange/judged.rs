@@ -55,6 +55,8 @@ const GIVEN_UP: [&[u8]; 4] = [
     b"Using priority is disabled for this server",
 ];
 /// SGLang, of `/v1/responses`: both stand in a 400, behind the status that it was to have.
+/// vLLM, in a 403, of paths that it was not told to serve: whatever key is shown.
+const NOT_SERVED: &[u8] = b"\"message\":\"Scale-out endpoints are disabled.";
 const MEANT_503: &[u8] = b"{\"error\":{\"message\":\"503: ";
 
 /// SGLang, of a message, in the place of both.
@@ -162,6 +164,11 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
 }
 
 /// The words by which a reply is judged.
+/// Whether it is its client whom a reply keeps out, and not everybody.
+pub(super) fn keeps_out(status: u16, words: &[u8]) -> bool {
+    status == 401 || status == 403 && memmem::find(words, NOT_SERVED).is_none()
+}
+
 pub(super) enum Words<'a> {
     /// As far as they count; none of a reply that is judged without.
     Here(Cow<'a, [u8]>),
@@ -174,7 +181,7 @@ impl<'a> Words<'a> {
     pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], api: Api) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
         let may_mean_503 = head.status == 400 && api == Api::Responses;
-        if !matches!(head.status, 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
+        if !matches!(head.status, 403 | 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
             return none;
         }
         match framing.body {

@@ -7,7 +7,7 @@
 //! by an engine that was started with another key than the others.
 
 use super::event::{Action, Context, Micros};
-use super::judged::{Told, Verdict, hides_words, judge};
+use super::judged::{Told, Verdict, hides_words, judge, keeps_out};
 use super::noted::Noted;
 use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
@@ -206,7 +206,7 @@ impl Exchange {
         if was_refused {
             self.pay_back(cx);
         }
-        self.is_let_in(head.status, cx)
+        self.is_let_in(head.status, keeps_out(head.status, words), cx)
     }
 
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the
