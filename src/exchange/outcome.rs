@@ -134,6 +134,14 @@ impl Exchange {
         well && self.reply.shown == Shown::Frame && self.reply.completion_tokens.is_none_or(|tokens| tokens == 0)
     }
 
+    /// Whether of a streamed response only the events that open it came: behind them vLLM 0.32 ends what it refuses (a
+    /// schema, a token id) without a word, so that its client alone may be to blame. An engine that fails shows it by
+    /// other requests.
+    pub(super) fn was_only_opened(&self) -> bool {
+        let opened = self.asked.api == Api::Responses && self.reply.event_stream && self.reply.bytes > 0;
+        opened && self.reply.tap.waits()
+    }
+
     /// Whether its engine broke it off before the first token, as that says itself or as its stream ended.
     pub(super) fn was_broken_off(&self) -> bool {
         self.leg.as_ref().is_some_and(|leg| leg.aborted)

@@ -381,10 +381,7 @@ impl Exchange {
                 }
                 self.complete(cx);
             }
-            _ => {
-                let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
-                self.break_off(kind, refusals::BROKEN_OFF, cx);
-            }
+            _ => self.ended_early(by_fin, cx),
         }
     }
 
