@@ -306,11 +306,11 @@ fn names(api: Api) -> (&'static [&'static str], &'static str, &'static [&'static
     match api {
         Api::Chat => (&["messages"], "", &[]),
         Api::Completions => (&["prompt"], "", &["suffix"]),
-        Api::Embeddings => (&["input", "messages"], "", &[]),
+        Api::Embeddings => (&["input", "messages", "text", "input_ids"], "", &[]),
         Api::Responses => (&["input"], "instructions", &[]),
         Api::Messages => (&["messages"], "system", &[]),
         Api::Rerank => (&["query"], "", &["documents"]),
-        Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2"]),
+        Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2", "items"]),
         Api::Tokenize => (&["prompt", "messages"], "", &[]),
         Api::Generate => (&["text", "input_ids", "token_ids"], "", &[]),
         Api::Other => (&[], "", &[]),
