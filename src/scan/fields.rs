@@ -18,6 +18,7 @@ pub(super) enum Field {
     Echo,
     Logprobs,
     PromptLogprobs,
+    BeamSearch,
     /// vLLM's of its own: what other bodies say at their top stands inside.
     SamplingParams,
     Salt,
@@ -52,6 +53,7 @@ impl Field {
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
+            b"use_beam_search" if logs_prompts(api) => Field::BeamSearch,
             b"sampling_params" if api == Api::Generate => Field::SamplingParams,
             b"tools" if has_tools(api) => Field::Tools,
             b"input_ids" if api == Api::Chat => Field::Ids,
@@ -83,6 +85,7 @@ impl Field {
             Field::ExtraKey => 1 << 25,
             Field::SamplingParams => 1 << 26,
             Field::Background => 1 << 27,
+            Field::BeamSearch => 1 << 28,
         }
     }
 }
