@@ -48,8 +48,9 @@ const BUSY: [&[u8]; 3] = [
 const SCALES: &[u8] = b"The model is currently scaling";
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
 /// may have run for a while.
-const GIVEN_UP: [&[u8]; 4] = [
+const GIVEN_UP: [&[u8]; 5] = [
     b"aborted by a higher priority request",
+    b"Retracted under decode memory pressure",
     b"Request waiting timeout reached",
     b"Request running timeout reached",
     b"Using priority is disabled for this server",
@@ -398,6 +399,12 @@ mod tests {
                 503,
                 false,
                 br#"{"message":"The request is aborted by a higher priority request."}"#,
+                Verdict::BackPressure,
+            ),
+            (
+                503,
+                false,
+                br#"{"message":"Retracted under decode memory pressure without a KV backup. Retry later."}"#,
                 Verdict::BackPressure,
             ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
