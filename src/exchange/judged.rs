@@ -55,9 +55,9 @@ const GIVEN_UP: [&[u8]; 5] = [
     b"Request running timeout reached",
     b"Using priority is disabled for this server",
 ];
-/// SGLang, of `/v1/responses`: both stand in a 400, behind the status that it was to have.
 /// vLLM, in a 403, of paths that it was not told to serve: whatever key is shown.
 const NOT_SERVED: &[u8] = b"\"message\":\"Scale-out endpoints are disabled.";
+/// SGLang, of `/v1/responses`: both stand in a 400, behind the status that it was to have.
 const MEANT_503: &[u8] = b"{\"error\":{\"message\":\"503: ";
 
 /// SGLang, of a message, in the place of both.
@@ -164,12 +164,12 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     }
 }
 
-/// The words by which a reply is judged.
 /// Whether it is its client whom a reply keeps out, and not everybody.
 pub(super) fn keeps_out(status: u16, words: &[u8]) -> bool {
     status == 401 || status == 403 && memmem::find(words, NOT_SERVED).is_none()
 }
 
+/// The words by which a reply is judged.
 pub(super) enum Words<'a> {
     /// As far as they count; none of a reply that is judged without.
     Here(Cow<'a, [u8]>),
@@ -594,7 +594,7 @@ mod tests {
                         let error = tells_of_error(reader.joined(), lines, api);
                         assert!(error.is_none_or(|(begins, _)| begins <= lines.len()), "{event} {cuts:?}");
                         all.extend(error.map(|(_, told)| told));
-                        assert_eq!(reader.stream(lines), None);
+                        assert_eq!(reader.stream(lines, api), None);
                         from = to;
                     }
                     all

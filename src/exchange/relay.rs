@@ -285,7 +285,7 @@ impl Exchange {
                     None => self.reply.shown.look(self.reply.usage.joined(), lines),
                 }
             }
-            let told = self.reply.usage.stream(lines);
+            let told = self.reply.usage.stream(lines, self.asked.api);
             self.tokens_told(told, cx);
         } else if self.reply.json {
             let told = self.reply.usage.body(data, self.reply.body.left());
