@@ -341,7 +341,7 @@ fn what_engines_leave_unsaid_of_their_caches_is_advised_on() {
     let all = [
         ("ok ", "replies say how much of a prompt was cached"),
         ("advice ", "start it with --enable-prompt-tokens-details to compare"),
-        ("advice ", "start it with --enable-cache-report to compare"),
+        ("advice ", "start it with --enable-cache-report to compare; its server in Rust says it on /generate alone"),
         ("advice ", "prefix caching is off"),
         ("advice ", "sleeps, and gets no requests"),
     ];

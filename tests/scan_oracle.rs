@@ -167,6 +167,11 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Generate, r#"{"text":["Hi","Ho"],"lora_path":["a","b"]}"#),
     (Api::Rerank, r#"{"documents":["d1",{"text":"d2"}],"query":"q","model":"r"}"#),
     (Api::Score, r#"{"text_1":"a","text_2":["b","c"],"model":"s"}"#),
+    (Api::Score, r#"{"query":[5,6,7],"items":[[8],[9,10]],"label_token_ids":[3],"model":"s"}"#),
+    (Api::Embeddings, r#"{"text":["what was asked, and one answer","another"],"image_data":null}"#),
+    (Api::Embeddings, r#"{"input_ids":[[5,6,7],[5,6,8]],"text":null}"#),
+    (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"use_beam_search":true,"n":4}"#),
+    (Api::Completions, r#"{"prompt":"p","use_beam_search":true,"use_beam_search":null}"#),
     (Api::Tokenize, r#"{"prompt":"count me","model":"m"}"#),
     (Api::Tokenize, r#"{"messages":[{"role":"user","content":"x"}],"prompt":null,"tools":[{}]}"#),
     (Api::Generate, r#"{"text":"hello","sampling_params":{"max_new_tokens":3}}"#),
@@ -469,7 +474,7 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "background", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "echo", "logprobs", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "background", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "use_beam_search", "echo", "logprobs", "other", "mod\\u0065l"];
 #[rustfmt::skip]
 const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "prompt_logprobs", "prompt_logprob_token_ids", "skip_reading_prefix_cache", "r\\u006fle"];
 #[rustfmt::skip]

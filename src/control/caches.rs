@@ -30,7 +30,8 @@ impl Unit {
     /// Tokens of an engine's cache that may be noted.
     pub fn tokens(self, reading: &Reading) -> Option<u64> {
         match self {
-            Unit::Blocks => reading.load.kv_capacity_tokens,
+            // Of one that keeps none, so few that it takes no room from others.
+            Unit::Blocks => reading.load.kv_capacity_tokens.or_else(|| reading.told_tokens()),
             Unit::Steps => reading.told_tokens(),
         }
     }

@@ -258,9 +258,11 @@ impl Sums {
         let count = |sum: f64| sum as u32;
         let total = |sum: f64| sum as u64;
         let sglang = self.engine == Some(EngineKind::Sglang);
-        // Newer vLLM says the capacity itself; with hybrid models it is not the product.
         let blocks = self.pages.sum().map(total).or(self.blocks);
-        let product = self.block_size.zip(blocks).and_then(|(size, blocks)| size.checked_mul(blocks));
+        // The first block of a vLLM is nobody's: an encoder (BERT and the like), which keeps no tokens, has that alone.
+        let holds = |blocks: &u64| sglang || *blocks > self.ranks.len().max(1) as u64;
+        // Newer vLLM says the capacity itself; with hybrid models it is not the product.
+        let product = self.block_size.zip(blocks.filter(holds)).and_then(|(size, blocks)| size.checked_mul(blocks));
         let match_unit = self.match_unit.or(self.block_size.max(self.attention_block));
         let kv_capacity = self.kv_capacity.or(self.total_tokens.sum()).map(total).or(product);
         let (first, last) = (self.ranks.first().copied(), self.ranks.last().copied());
@@ -342,6 +344,32 @@ mod tests {
             }
         );
         assert_eq!(Reading::of(VLLM_FLAGS).load.kv_capacity_tokens, Some(4_096));
+    }
+
+    /// Were its one block taken for its cache, all but one request would wait for room in that.
+    #[test]
+    fn an_encoder_has_no_cache() {
+        let text = include_str!("../../tests/fixtures/engine-metrics/vllm-0.32.0-cross-encoder.txt");
+        let reading = Reading::of(text.as_bytes());
+        let known = EngineLoad {
+            running: Some(0),
+            waiting: Some(0),
+            kv_use: Some(0.0),
+            prompt_tokens_total: Some(54_704),
+            prefix_queries_total: Some(0),
+            prefix_hits_total: Some(0),
+            generation_tokens_total: Some(0),
+            requests_total: Some(240),
+            ..EngineLoad::default()
+        };
+        assert_eq!((reading.load, reading.told_tokens(), reading.prefix_caching), (known, Some(128), Some(false)));
+        let ranks = text.replace("num_gpu_blocks=\"1\"", "num_gpu_blocks=\"2\"");
+        let second = ranks.replace("engine=\"0\"", "engine=\"1\"");
+        let mut page = Page::of(0..2);
+        ranks.lines().chain(second.lines()).for_each(|line| page.line(line.as_bytes()));
+        let capacities = page.readings().into_iter().map(|reading| reading.load.kv_capacity_tokens);
+        assert_eq!(capacities.collect::<Vec<_>>(), [None, None]);
+        assert_eq!(Reading::of((ranks + &second).as_bytes()).load.kv_capacity_tokens, None);
     }
 
     /// As vLLM writes it, whichever its level.

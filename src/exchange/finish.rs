@@ -89,6 +89,16 @@ impl Exchange {
         self.engine_cut(kind, cx);
     }
 
+    /// The engine closed in the midst of the reply's body.
+    pub(super) fn ended_early(&mut self, by_fin: bool, cx: &mut Context<'_>) {
+        if by_fin && self.was_only_opened() {
+            self.charge();
+            self.was_not_computed(cx);
+        }
+        let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
+        self.break_off(kind, refusals::BROKEN_OFF, cx);
+    }
+
     /// A last event of a stream, as its API has them: only between two events, and between two chunks.
     fn tell_in_stream(&mut self, why: Refusal, cx: &mut Context<'_>) {
         if self.phase == Phase::Relay && self.reply.takes_an_event() && cx.rules.stream_error_event {

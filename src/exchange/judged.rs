@@ -48,12 +48,15 @@ const BUSY: [&[u8]; 3] = [
 const SCALES: &[u8] = b"The model is currently scaling";
 /// SGLang, of a request that waited or ran for too long, had to make room, or names a priority where none is taken: it
 /// may have run for a while.
-const GIVEN_UP: [&[u8]; 4] = [
+const GIVEN_UP: [&[u8]; 5] = [
     b"aborted by a higher priority request",
+    b"Retracted under decode memory pressure",
     b"Request waiting timeout reached",
     b"Request running timeout reached",
     b"Using priority is disabled for this server",
 ];
+/// vLLM, in a 403, of paths that it was not told to serve: whatever key is shown.
+const NOT_SERVED: &[u8] = b"\"message\":\"Scale-out endpoints are disabled.";
 /// SGLang, of `/v1/responses`: both stand in a 400, behind the status that it was to have.
 const MEANT_503: &[u8] = b"{\"error\":{\"message\":\"503: ";
 
@@ -161,6 +164,11 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
     }
 }
 
+/// Whether it is its client whom a reply keeps out, and not everybody.
+pub(super) fn keeps_out(status: u16, words: &[u8]) -> bool {
+    status == 401 || status == 403 && memmem::find(words, NOT_SERVED).is_none()
+}
+
 /// The words by which a reply is judged.
 pub(super) enum Words<'a> {
     /// As far as they count; none of a reply that is judged without.
@@ -174,7 +182,7 @@ impl<'a> Words<'a> {
     pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], api: Api) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
         let may_mean_503 = head.status == 400 && api == Api::Responses;
-        if !matches!(head.status, 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
+        if !matches!(head.status, 403 | 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
@@ -393,6 +401,12 @@ mod tests {
                 br#"{"message":"The request is aborted by a higher priority request."}"#,
                 Verdict::BackPressure,
             ),
+            (
+                503,
+                false,
+                br#"{"message":"Retracted under decode memory pressure without a KV backup. Retry later."}"#,
+                Verdict::BackPressure,
+            ),
             (503, false, br#"{"message":"Request waiting timeout reached."}"#, Verdict::BackPressure),
             (503, false, br#"{"message":"Request running timeout reached."}"#, Verdict::BackPressure),
             (503, false, br#"{"message":"Using priority is disabled for this server."}"#, Verdict::BackPressure),
@@ -580,7 +594,7 @@ mod tests {
                         let error = tells_of_error(reader.joined(), lines, api);
                         assert!(error.is_none_or(|(begins, _)| begins <= lines.len()), "{event} {cuts:?}");
                         all.extend(error.map(|(_, told)| told));
-                        assert_eq!(reader.stream(lines), None);
+                        assert_eq!(reader.stream(lines, api), None);
                         from = to;
                     }
                     all

@@ -120,7 +120,7 @@ impl Exchange {
         let Tokens { held, new, predicted } = tokens;
         let endpoint = admission.endpoint();
         let looked_up = looked_up.unwrap_or_default();
-        let LookedUp { text_alone, no_text_bytes, batch, several, .. } = looked_up;
+        let LookedUp { text_alone, no_text_bytes, batch, several, silent, .. } = looked_up;
         if several {
             admission.counts_several();
         }
@@ -128,7 +128,7 @@ impl Exchange {
         let demand = Demand { held, bytes: cx.lender.prompt_bytes + no_text_bytes, stage };
         let method = if is_exact(endpoint, looked_up, cx) { Method::Precise } else { Method::Warm };
         let text_bytes = if text_alone { cx.lender.prompt_bytes } else { 0 };
-        let omits_zero = matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
+        let omits_zero = !silent && matches!(self.asked.api, Api::Chat | Api::Completions | Api::Messages);
         let prediction = Prediction { method, tokens: held + new, held: predicted, text_bytes, batch, omits_zero };
         let mut noted = Noted::of(prediction, demand);
         if stage == Stage::There {

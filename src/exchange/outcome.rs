@@ -7,7 +7,7 @@
 //! by an engine that was started with another key than the others.
 
 use super::event::{Action, Context, Micros};
-use super::judged::{Told, Verdict, hides_words, judge};
+use super::judged::{Told, Verdict, hides_words, judge, keeps_out};
 use super::noted::Noted;
 use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
@@ -134,6 +134,14 @@ impl Exchange {
         well && self.reply.shown == Shown::Frame && self.reply.completion_tokens.is_none_or(|tokens| tokens == 0)
     }
 
+    /// Whether of a streamed response only the events that open it came: behind them vLLM 0.32 ends what it refuses (a
+    /// schema, a token id) without a word, so that its client alone may be to blame. An engine that fails shows it by
+    /// other requests.
+    pub(super) fn was_only_opened(&self) -> bool {
+        let opened = self.asked.api == Api::Responses && self.reply.event_stream && self.reply.bytes > 0;
+        opened && self.reply.tap.waits()
+    }
+
     /// Whether its engine broke it off before the first token, as that says itself or as its stream ended.
     pub(super) fn was_broken_off(&self) -> bool {
         self.leg.as_ref().is_some_and(|leg| leg.aborted)
@@ -206,7 +214,7 @@ impl Exchange {
         if was_refused {
             self.pay_back(cx);
         }
-        self.is_let_in(head.status, cx)
+        self.is_let_in(head.status, keeps_out(head.status, words), cx)
     }
 
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the

@@ -101,7 +101,7 @@ mod tests {
             .chain(DEFAULT_PATHS.iter().map(|path| path.to_string()))
             .filter(|path| Api::of_path(path.as_bytes()) != Api::Other)
             .collect();
-        assert_eq!(known.len(), 20, "{known:?}");
+        assert_eq!(known.len(), 22, "{known:?}");
         known.iter().for_each(|path| assert!(paths.allow(path.as_bytes()), "{path}"));
     }
 

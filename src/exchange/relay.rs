@@ -285,7 +285,7 @@ impl Exchange {
                     None => self.reply.shown.look(self.reply.usage.joined(), lines),
                 }
             }
-            let told = self.reply.usage.stream(lines);
+            let told = self.reply.usage.stream(lines, self.asked.api);
             self.tokens_told(told, cx);
         } else if self.reply.json {
             let told = self.reply.usage.body(data, self.reply.body.left());
@@ -381,10 +381,7 @@ impl Exchange {
                 }
                 self.complete(cx);
             }
-            _ => {
-                let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
-                self.break_off(kind, refusals::BROKEN_OFF, cx);
-            }
+            _ => self.ended_early(by_fin, cx),
         }
     }
 

@@ -75,6 +75,7 @@ fn is_frame(data: &[u8]) -> bool {
 mod tests {
     use super::super::usage::Reader;
     use super::*;
+    use crate::scan::Api;
 
     const OPENING: &str = r#"data: {"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}"#;
     const DONE: &str = "data: [DONE]";
@@ -89,7 +90,7 @@ mod tests {
             if shown.is_open() {
                 shown.look(reader.joined(), lines);
             }
-            reader.stream(lines);
+            reader.stream(lines, Api::Chat);
             from = to;
         }
         shown

@@ -53,12 +53,12 @@ impl Exchange {
     }
 
     /// Its engine answers so, and has judged it. False: the answer is not for its client, who has had another.
-    pub(super) fn is_let_in(&mut self, status: u16, cx: &mut Context<'_>) -> bool {
+    pub(super) fn is_let_in(&mut self, status: u16, is_kept_out: bool, cx: &mut Context<'_>) -> bool {
         let kept = self.take_kept(cx);
         let Some(pool) = self.pool else { return true };
         let (credentials, realm) = (cx.counters.credentials(), self.asked.realm);
         match (status, self.asked.credential) {
-            (401 | 403, credential) => credentials.kept_out(credential, realm, pool.0),
+            (_, credential) if is_kept_out => credentials.kept_out(credential, realm, pool.0),
             // The HTTP server tells anybody much of what is only read.
             (200..300, Some(credential)) if self.asked.proves_key && are_keys_asked_for(realm, Some(pool), cx) => {
                 credentials.let_in(credential, pool.0);

@@ -5,23 +5,28 @@
 //! The APIs have names of their own for it, as vLLM 0.32 writes them: `prompt_tokens` and `input_tokens`
 //! (`/v1/responses`) count the whole prompt; Anthropic's `input_tokens` leaves out what was read from the cache or
 //! written to it, which stand beside it. A stream of `/v1/responses` has it one object deeper, in the event that ends
-//! it, whose type vLLM names behind it and SGLang before it; one of `/v1/messages` in its last but one.
+//! it, whose type vLLM names behind it and SGLang before it; one of `/v1/messages` in its last but one. SGLang's own
+//! `/generate` tells it always, as `meta_info`, in each event of a stream; its streams of `/v1/messages` tell their
+//! prompt with the event that opens one, and with its last but one the answer alone.
 //!
 //! What a model wrote is never taken for it: inside a string the key's quotes would be escaped. Keys of that name
 //! deeper in a body, such as in the schema of a tool, stand at another depth.
 //! A wrong reading would cost an estimate and no more.
 
+mod walk;
+
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
-use memchr::{memchr, memchr2, memrchr};
+use memchr::memmem::{Finder, rfind};
+use memchr::{memchr, memrchr};
 
 use super::Exchange;
 use super::event::Context;
 use super::noted::Noted;
 use crate::counters::stats::Count;
 use crate::fleet::{Endpoint, EngineKind};
-use crate::limits::TOKENS_MAX;
+use crate::scan::Api;
+use walk::{Told, Walk};
 
 /// So many last bytes of a body, or of an event, are looked at: vLLM's usage and what stands behind it are some 400.
 pub(super) const LOOK_BYTES: usize = 1_024;
@@ -30,6 +35,12 @@ const NEAR_BYTES: usize = 320;
 /// Keys of that name that are tried in one look.
 const KEYS_MAX: usize = 8;
 const KEY: &[u8] = b"\"usage\"";
+/// How SGLang begins these events of a message.
+const MESSAGE_START: &[u8] = b"{\"type\":\"message_start\"";
+const MESSAGE_DELTA: &[u8] = b"{\"type\":\"message_delta\"";
+const META_KEY: &[u8] = b"\"meta_info\"";
+/// As `meta_info` has it once the answer is over: before that it is null.
+static FIND_ENDED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\":{"));
 static FIND_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
 static FIND_ABORTED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\":\"abort\""));
 static FIND_PREVIOUS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"previous_response_id\":\""));
@@ -47,12 +58,30 @@ pub(super) struct Usage {
     pub aborted: bool,
     /// What was cached was told by Anthropic's names.
     by_anthropics_names: bool,
+    /// It is of the event that opens a message.
+    opens: bool,
 }
 
 impl Usage {
+    /// With what an earlier event told and this one does not.
+    fn behind(self, before: Option<Usage>) -> Usage {
+        let before = before.unwrap_or_default();
+        Usage {
+            prompt: self.prompt.or(before.prompt),
+            cached: self.cached.or(before.cached),
+            completion: self.completion.or(before.completion),
+            by_anthropics_names: self.by_anthropics_names || before.by_anthropics_names,
+            ..self
+        }
+    }
+
     /// As the engine that told it means it: of a message others than vLLM may say that nothing was cached where they do
     /// not know; vLLM then says nothing.
     pub fn meant_by(mut self, engine: Option<EngineKind>) -> Usage {
+        // vLLM tells at the end what it knows of its cache, and of a message that is left that does not come.
+        if self.opens && self.cached.is_none() && engine != Some(EngineKind::Sglang) {
+            self.prompt = None;
+        }
         let may_not_know = self.by_anthropics_names && engine != Some(EngineKind::Vllm);
         self.cached = self.cached.filter(|cached| *cached > 0 || !may_not_know);
         self
@@ -67,10 +96,10 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// More of a stream's data.
+    /// More of a stream's data, of a reply of this API.
     #[inline]
-    pub fn stream(&mut self, data: &[u8]) -> Option<Usage> {
-        if self.kept.is_empty() && tells_nothing(data) { None } else { self.lines(data) }
+    pub fn stream(&mut self, data: &[u8], api: Api) -> Option<Usage> {
+        if self.kept.is_empty() && tells_nothing(data) { None } else { self.lines(data, api) }
     }
 
     /// Puts what goes on with a line of an earlier piece behind the beginning of that. Answers the rest, which is still
@@ -95,8 +124,9 @@ impl Reader {
         self.kept.ends_with(b"\n").then_some(&self.kept)
     }
 
-    fn lines(&mut self, data: &[u8]) -> Option<Usage> {
+    fn lines(&mut self, data: &[u8], api: Api) -> Option<Usage> {
         let rest = self.join(data);
+        let look = |line: &[u8]| look(line).or_else(|| part_in(line).filter(|_| api == Api::Messages));
         let mut found = None;
         if !self.kept.is_empty() {
             found = look(self.joined()?);
@@ -107,8 +137,9 @@ impl Reader {
             _ => memrchr(b'\n', rest).map_or(0, |at| at + 1),
         };
         let (lines, begun) = rest.split_at(whole);
-        if FIND_KEY.find(lines).is_some() {
-            found = lines.split(|byte| *byte == b'\n').filter_map(look).next_back().or(found);
+        if FIND_KEY.find(lines).is_some() || api == Api::Generate && FIND_ENDED.find(lines).is_some() {
+            let told = lines.split(|byte| *byte == b'\n').filter_map(look);
+            found = told.fold(found, |before, now| Some(now.behind(before)));
         }
         self.keep(begun);
         found
@@ -168,7 +199,24 @@ fn last(bytes: &[u8]) -> &[u8] {
 fn look(text: &[u8]) -> Option<Usage> {
     let text = last(text);
     let near = text.len().saturating_sub(NEAR_BYTES);
-    usage_behind(text, near).or_else(|| usage_behind(text, 0))
+    usage_behind(text, near).or_else(|| usage_behind(text, 0)).or_else(|| meta_info_in(text))
+}
+
+/// What an event of a message tells of its prompt alone, or of its answer alone.
+fn part_in(line: &[u8]) -> Option<Usage> {
+    let event = line.strip_prefix(b"data:")?.trim_ascii_start();
+    let key = || rfind(event, KEY);
+    if event.starts_with(MESSAGE_START) {
+        let usage = told_at(event, key()?, KEY, true)?.usage()?;
+        return Some(Usage { completion: None, opens: true, ..usage });
+    }
+    let completion = told_at(event, key().filter(|_| event.starts_with(MESSAGE_DELTA))?, KEY, false)?.output?;
+    Some(Usage { completion: Some(completion), ..Usage::default() })
+}
+
+/// The last one.
+fn meta_info_in(text: &[u8]) -> Option<Usage> {
+    told_at(text, rfind(text, META_KEY)?, META_KEY, false)?.usage()
 }
 
 /// The last one whose key stands there or behind.
@@ -184,13 +232,8 @@ fn usage_behind(text: &[u8], mut from: usize) -> Option<Usage> {
 
 /// Reads it where its key stands.
 fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
-    let (before, key) = text.split_at_checked(at)?;
-    // Behind a backslash it is text.
-    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') {
-        return None;
-    }
-    let value = key.get(KEY.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    let told = Walk::new(value.strip_prefix(b"{")?).told()?;
+    let told = told_at(text, at, KEY, false)?;
+    let before = text.get(..at)?;
     // The prompt of a response that goes on from another is more than what was asked.
     let goes_on = told.prompt.is_none() && FIND_PREVIOUS.find(before).is_some();
     let usage = told.usage().filter(|_| !goes_on)?;
@@ -199,157 +242,15 @@ fn usage_at(text: &[u8], at: usize) -> Option<Usage> {
     Some(Usage { aborted, ..usage })
 }
 
-/// Goes over JSON from inside an object of usage to the end of what that stands in.
-#[derive(Default)]
-struct Walk<'a> {
-    rest: &'a [u8],
-    /// 1: among the members of usage; 0: among those of what it stands in, behind it; -1: of what that stands in.
-    depth: i32,
-    /// Usage has ended.
-    behind: bool,
-    /// The last string, until a comma: a key where a value follows.
-    key: &'a [u8],
-    in_details: bool,
-    in_turns: bool,
-    /// Several prompts were computed for one request: built-in tools were called.
-    several_turns: bool,
-    /// What it stands in goes on from an earlier response, as SGLang says behind it.
-    goes_on: bool,
-    /// It stands in the event that ends a response: by its type or, where that came before, by its number alone.
-    completed: Option<bool>,
-    told: Told,
-}
-
-/// Numbers by the names that they have.
-#[derive(Default)]
-struct Told {
-    prompt: Option<u32>,
-    completion: Option<u32>,
-    cached: Option<u32>,
-    /// Of the prompt, some were an image's or the like.
-    media: bool,
-    input: Option<u32>,
-    output: Option<u32>,
-    cache_read: Option<u32>,
-    cache_creation: Option<u32>,
-}
-
-impl Told {
-    fn usage(&self) -> Option<Usage> {
-        let beside = self.cache_read.unwrap_or(0).saturating_add(self.cache_creation.unwrap_or(0));
-        let input = self.input.map(|input| input.saturating_add(beside)).filter(|input| *input <= TOKENS_MAX);
-        // Behind an error that had no answer some say 0.
-        let prompt = self.prompt.or(input).filter(|prompt| *prompt > 0)?;
-        // Beside these SGLang writes a zero where it is not to tell.
-        let cached = self.cached.filter(|cached| *cached > 0 || !self.media);
-        let cached = cached.or(self.cache_read).map(|cached| cached.min(prompt));
-        let by_anthropics_names = self.prompt.is_none() && self.cache_read.is_some();
-        Some(Usage {
-            prompt: Some(prompt),
-            cached,
-            completion: self.completion.or(self.output),
-            aborted: false,
-            by_anthropics_names,
-        })
+/// What the object of a key says that stands there; `deeper`: in an object that is the last member of another.
+fn told_at(text: &[u8], at: usize, key: &[u8], deeper: bool) -> Option<Told> {
+    let (before, member) = text.split_at_checked(at)?;
+    // Behind a backslash it is text.
+    if !matches!(before.last()?, b',' | b'{' | b' ' | b'\n' | b'\t' | b'\r') {
+        return None;
     }
-}
-
-impl<'a> Walk<'a> {
-    fn new(rest: &'a [u8]) -> Walk<'a> {
-        Walk { rest, depth: 1, ..Walk::default() }
-    }
-
-    /// `None`: it stands deeper, or the text does not end with what it stands in.
-    fn told(mut self) -> Option<Told> {
-        self.leave(0)?;
-        if !self.rest.trim_ascii().is_empty() {
-            self.leave(-1)?;
-            if self.completed != Some(true) || !self.rest.trim_ascii().is_empty() {
-                return None;
-            }
-        }
-        (!self.several_turns && !self.goes_on).then_some(self.told)
-    }
-
-    /// Goes on to behind the end of what stands at this depth.
-    fn leave(&mut self, depth: i32) -> Option<()> {
-        while self.depth >= depth {
-            let (&byte, rest) = self.rest.split_first()?;
-            self.rest = rest;
-            match byte {
-                b'"' => self.string()?,
-                b'0'..=b'9' => self.number(byte),
-                b'{' | b'[' => self.open(byte),
-                b'}' | b']' => {
-                    self.depth -= 1;
-                    self.behind |= self.depth == 0;
-                    self.in_details &= self.depth > 1;
-                    self.in_turns = false;
-                    self.key = b"";
-                }
-                b',' => {
-                    self.several_turns |= self.in_turns;
-                    self.key = b"";
-                }
-                b'-' => self.key = b"",
-                _ => {}
-            }
-        }
-        Some(())
-    }
-
-    fn open(&mut self, byte: u8) {
-        self.depth += 1;
-        let details = byte == b'{' && matches!(self.key, b"prompt_tokens_details" | b"input_tokens_details");
-        self.in_details |= self.depth == 2 && !self.behind && details;
-        self.in_turns = self.depth == 3 && self.in_details && self.key == b"input_tokens_per_turn";
-        self.key = b"";
-    }
-
-    fn string(&mut self) -> Option<()> {
-        let mut end = 0;
-        loop {
-            end += memchr2(b'"', b'\\', self.rest.get(end..)?)?;
-            if self.rest.get(end) == Some(&b'"') {
-                break;
-            }
-            end += 2;
-        }
-        let before = self.key;
-        (self.key, self.rest) = (self.rest.get(..end)?, self.rest.get(end + 1..)?);
-        self.goes_on |= self.depth == 0 && before == b"previous_response_id";
-        if self.depth == -1 && before == b"type" {
-            self.completed = Some(matches!(self.key, b"response.completed" | b"response.incomplete"));
-        }
-        Some(())
-    }
-
-    fn number(&mut self, first: u8) {
-        let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let (more, rest) = self.rest.split_at(digits);
-        self.rest = rest;
-        let add = |sum: u32, digit: &u8| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
-        let number = more.iter().fold(u32::from(first - b'0'), add);
-        let whole = matches!(rest.first(), Some(b',' | b'}' | b' ' | b'\n' | b'\t' | b'\r'));
-        let told = (whole && number <= TOKENS_MAX).then_some(number);
-        match (self.depth, self.key) {
-            // Before an answer has ended its usage is null.
-            (-1, b"sequence_number") => self.completed = self.completed.or(Some(true)),
-            _ if self.behind => {}
-            (1, b"prompt_tokens") => self.told.prompt = told,
-            (1, b"completion_tokens") => self.told.completion = told,
-            (1, b"input_tokens") => self.told.input = told,
-            (1, b"output_tokens") => self.told.output = told,
-            (1, b"cache_read_input_tokens") => self.told.cache_read = told,
-            (1, b"cache_creation_input_tokens") => self.told.cache_creation = told,
-            (2, b"cached_tokens") if self.in_details => self.told.cached = told,
-            (2, b"image_tokens" | b"audio_tokens" | b"video_tokens") if self.in_details => {
-                self.told.media |= number > 0;
-            }
-            _ => {}
-        }
-        self.key = b"";
-    }
+    let value = member.get(key.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    Walk::new(value.strip_prefix(b"{")?, key == META_KEY, deeper).told()
 }
 
 impl Exchange {

@@ -37,6 +37,8 @@ pub struct LookedUp {
     /// Its engine computes all of it, whatever is held there: nobody holds any, for the choice and for what is thought
     /// to come of it.
     recomputed: bool,
+    /// Its reply does not say what its engine's cache held, and that is no zero.
+    pub(super) silent: bool,
 }
 
 impl LookedUp {
@@ -132,6 +134,8 @@ pub fn look_up(
         text_alone,
         rendered,
         recomputed,
+        // As vLLM 0.32 leaves it out, whatever was found.
+        silent: facts.beam_search,
     };
     look_up_again(looked_up, pool, snapshot, lender)
 }

@@ -88,6 +88,8 @@ pub struct Stated {
     pub(super) extra_key: Option<u64>,
     /// `background`, where it is true.
     pub background: bool,
+    /// `use_beam_search`, where it is true.
+    pub beam_search: bool,
     /// `echo`, where it is true.
     pub(super) echo: bool,
     /// `logprobs`, where it is other than null; a chat's come with its `echo`.

@@ -18,6 +18,7 @@ pub(super) enum Field {
     Echo,
     Logprobs,
     PromptLogprobs,
+    BeamSearch,
     /// vLLM's of its own: what other bodies say at their top stands inside.
     SamplingParams,
     Salt,
@@ -52,6 +53,7 @@ impl Field {
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
+            b"use_beam_search" if logs_prompts(api) => Field::BeamSearch,
             b"sampling_params" if api == Api::Generate => Field::SamplingParams,
             b"tools" if has_tools(api) => Field::Tools,
             b"input_ids" if api == Api::Chat => Field::Ids,
@@ -83,6 +85,7 @@ impl Field {
             Field::ExtraKey => 1 << 25,
             Field::SamplingParams => 1 << 26,
             Field::Background => 1 << 27,
+            Field::BeamSearch => 1 << 28,
         }
     }
 }
@@ -102,7 +105,7 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
         (Api::Chat, b"messages") => Main,
         (Api::Completions, b"prompt") => Main,
         (Api::Completions, b"suffix") => Extra,
-        (Api::Embeddings, b"input" | b"messages") => Main,
+        (Api::Embeddings, b"input" | b"messages" | b"text" | b"input_ids") => Main,
         (Api::Responses, b"input") => Main,
         (Api::Responses, b"instructions") => System,
         (Api::Messages, b"messages") => Main,
@@ -110,7 +113,7 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
         (Api::Rerank, b"query") => Main,
         (Api::Rerank, b"documents") => Extra,
         (Api::Score, b"text_1" | b"queries" | b"data_1" | b"query") => Main,
-        (Api::Score, b"text_2" | b"documents" | b"data_2") => Extra,
+        (Api::Score, b"text_2" | b"documents" | b"data_2" | b"items") => Extra,
         (Api::Tokenize, b"prompt" | b"messages") => Main,
         (Api::Generate, b"text" | b"input_ids" | b"token_ids") => Main,
         _ => return None,

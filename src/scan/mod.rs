@@ -72,7 +72,7 @@ pub enum Api {
     Chat,
     /// `/v1/completions`
     Completions,
-    /// `/v1/embeddings`, `/pooling`, `/classify`, `/v1/classify`
+    /// `/v1/embeddings`, `/pooling`, `/classify`, `/v1/classify`; `/encode` (SGLang, whose `/classify` has its fields)
     Embeddings,
     /// `/v1/responses`
     Responses,
@@ -80,7 +80,7 @@ pub enum Api {
     Messages,
     /// `/rerank`, `/v1/rerank`, `/v2/rerank`
     Rerank,
-    /// `/score`, `/v1/score`
+    /// `/score`, `/v1/score`, `/generative_scoring`
     Score,
     /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/tokenize`, `/v1/messages/count_tokens`,
     /// `/v1/chat/completions/render`, `/v1/completions/render`
@@ -114,11 +114,11 @@ impl Api {
         match path {
             b"/v1/chat/completions" => Api::Chat,
             b"/v1/completions" => Api::Completions,
-            b"/v1/embeddings" | b"/pooling" | b"/classify" | b"/v1/classify" => Api::Embeddings,
+            b"/v1/embeddings" | b"/pooling" | b"/classify" | b"/v1/classify" | b"/encode" => Api::Embeddings,
             b"/v1/responses" => Api::Responses,
             b"/v1/messages" => Api::Messages,
             b"/rerank" | b"/v1/rerank" | b"/v2/rerank" => Api::Rerank,
-            b"/score" | b"/v1/score" => Api::Score,
+            b"/score" | b"/v1/score" | b"/generative_scoring" => Api::Score,
             b"/tokenize"
             | b"/v1/tokenize"
             | b"/v1/messages/count_tokens"

@@ -211,6 +211,8 @@ fn paths_name_their_api() {
     assert_eq!(Api::of_path(b"/v1/chat/completions?x=1"), Api::Chat);
     assert_eq!(Api::of_path(b"/v2/rerank"), Api::Rerank);
     assert_eq!(Api::of_path(b"/inference/v1/generate"), Api::Generate);
+    assert_eq!(Api::of_path(b"/encode"), Api::Embeddings);
+    assert_eq!(Api::of_path(b"/generative_scoring"), Api::Score);
     assert_eq!(Api::of_path(b"/v1/models"), Api::Other);
 }
 

@@ -37,6 +37,7 @@ pub struct Seen {
     pub session: Option<u64>,
     pub tools: bool,
     pub background: bool,
+    pub beam_search: bool,
     pub recomputes: bool,
     pub duplicates: u32,
     pub prefix: Option<(u64, u64)>,
@@ -65,6 +66,7 @@ pub fn seen(scan: &Scan) -> Seen {
         session: facts.session(),
         tools: facts.tools,
         background: facts.background,
+        beam_search: facts.beam_search,
         recomputes: facts.recomputes(),
         duplicates: facts.duplicates,
         prefix: facts.prefix().map(|prefix| (prefix.hash, prefix.bytes)),
@@ -306,11 +308,11 @@ fn names(api: Api) -> (&'static [&'static str], &'static str, &'static [&'static
     match api {
         Api::Chat => (&["messages"], "", &[]),
         Api::Completions => (&["prompt"], "", &["suffix"]),
-        Api::Embeddings => (&["input", "messages"], "", &[]),
+        Api::Embeddings => (&["input", "messages", "text", "input_ids"], "", &[]),
         Api::Responses => (&["input"], "instructions", &[]),
         Api::Messages => (&["messages"], "system", &[]),
         Api::Rerank => (&["query"], "", &["documents"]),
-        Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2"]),
+        Api::Score => (&["text_1", "queries", "data_1", "query"], "", &["text_2", "documents", "data_2", "items"]),
         Api::Tokenize => (&["prompt", "messages"], "", &[]),
         Api::Generate => (&["text", "input_ids", "token_ids"], "", &[]),
         Api::Other => (&[], "", &[]),
@@ -342,6 +344,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     if matches!(api, Api::Chat | Api::Completions) {
         count(&["echo"]);
         count(&["prompt_logprobs"]);
+        count(&["use_beam_search"]);
     }
     match api {
         Api::Completions => count(&["logprobs"]),
@@ -409,6 +412,7 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
         salt: salt(apart.map(|name| hash(&[name]))),
         session: sessions.iter().find_map(|name| hash(&[name])),
         background: api == Api::Responses && scalar(&["background"]) == true,
+        beam_search: matches!(api, Api::Chat | Api::Completions) && scalar(&["use_beam_search"]) == true,
         recomputes: match api {
             Api::Chat => scalar(&["echo"]) == true || !scalar(&["prompt_logprobs"]).is_null(),
             Api::Completions => {

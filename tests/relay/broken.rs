@@ -82,6 +82,34 @@ fn a_broken_length_gets_no_event() {
     assert_eq!((reply.whole, reply.text().as_str()), (false, "data: a\n\n"));
 }
 
+/// So vLLM 0.32 refuses what is wrong with a response once it has opened its stream: who asks for that again and again
+/// would have one engine after the other ejected. It counts as load, and its prompt is held by nobody.
+#[test]
+fn a_response_that_ends_behind_its_opening_is_nobodys_fault() {
+    let refused = recording("responses-stream-refused.response");
+    let begun = [&refused[..], b"a\r\ndata: {}\n\n\r\n"].concat();
+    let prompt = "a schema that no grammar can be made of. ".repeat(200);
+    let body = format!(r#"{{"model":"tiny-llama","stream":true,"input":"{prompt}"}}"#);
+    for (answer, path, counts) in
+        [(&refused, "/v1/responses", false), (&begun, "/v1/responses", true), (&refused, "/v1/chat/completions", true)]
+    {
+        let answer = answer.clone();
+        let engine = Engine::run(move |mut connection| {
+            connection.request();
+            connection.send(answer.clone());
+        });
+        let front = Front::with(&[engine.address], |options| options.settings.policy = Policy::Warm);
+        for _ in 0..3 {
+            assert!(!front.ask(post(path, &body)).whole);
+            front.settles();
+        }
+        assert_eq!(front.count(Count::UpstreamFaultEarlyEnd), 3, "{path}");
+        assert_eq!(front.count(Count::Barred), u64::from(counts), "{path}");
+        let noted = front.published.current().index.as_ref().unwrap().figures(0).blocks;
+        assert_eq!(noted > 0, counts && path == "/v1/responses", "{path}: {noted}");
+    }
+}
+
 /// The core of a vLLM that was killed: an error inside a 200, which passes as it is and counts against the engine,
 /// however it is cut.
 #[test]

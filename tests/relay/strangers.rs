@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::client::Client;
 use crate::engine::{Connection, Engine, HELLO, ok};
 use crate::front::{Front, PATIENCE};
+use crate::recorded::recording;
 
 const GOOD: &str = "Authorization: Bearer good\r\n";
 const OTHER: &str = "Authorization: Bearer good, too\r\n";
@@ -243,6 +244,27 @@ fn where_no_engine_asks_for_keys_nobody_is_a_stranger() {
         assert_eq!(first.reply().status, 200);
         assert!(!scene.front.counters.credentials().are_asked_for(Realm::V1, Some(0)));
         scene.front.settles();
+    }
+}
+
+/// As vLLM 0.32 answers who asks for what it was not told to serve, whatever key is shown; also where it asks for keys.
+#[test]
+fn what_an_engine_does_not_serve_to_anybody_tells_of_no_key() {
+    let not_served: &'static str = String::from_utf8(recording("render-not-served.response")).unwrap().leak();
+    let forbidden: &'static str = not_served.replace("Scale-out", "Something").leak();
+    for (asks_keys, shown) in [(false, NONE), (false, GOOD), (true, GOOD)] {
+        for (refusal, tells) in [(not_served, false), (forbidden, true)] {
+            let scene = Scene::judging("x-is-served", "yes", refusal, asks_keys);
+            let served = format!("{shown}x-is-served: yes\r\n");
+            assert_eq!(scene.ask(&served, "hello"), 200);
+            assert_eq!(scene.ask(shown, "hello"), 403);
+            assert_eq!(scene.front.counters.credentials().are_asked_for(Realm::V1, Some(0)), tells);
+            let before = scene.figures().blocks;
+            let _next = scene.begins(&served, &text("next", 20_000));
+            assert_eq!(scene.figures().blocks >= before + 78, !tells, "{asks_keys} {shown}");
+            scene.answer.send(()).unwrap();
+            scene.front.settles();
+        }
     }
 }
 

@@ -659,6 +659,35 @@ fn what_is_not_told_is_not_compared() {
     }
 }
 
+/// Of others vLLM leaves a zero out; of a search by beams it never says what it found.
+#[test]
+fn a_search_by_beams_tells_of_no_cache() {
+    for (path, prompt) in
+        [("completions", r#""prompt":"#), ("chat/completions", r#""messages":[{"role":"user","content":"#)]
+    {
+        let engine = Engine::run(|mut connection| {
+            while let Some(request) = connection.request() {
+                let tells = !request.body.ends_with(b"true}");
+                connection.send(whole(&usage(800, if tells { r#"{"cached_tokens":790}"# } else { "null" })));
+            }
+        });
+        let front = front(std::slice::from_ref(&engine));
+        let text = "the same examples before each question. ".repeat(75);
+        let end = if path == "completions" { "" } else { "}]" };
+        let mut client = front.connect();
+        for (fields, compared) in
+            [("", 1), ("", 2), (r#","use_beam_search":true"#, 2), (r#","use_beam_search":false"#, 3)]
+        {
+            let body = format!(r#"{{{prompt}"{text}"{end}{fields}}}"#);
+            assert_eq!(client.ask(post(&format!("/v1/{path}"), body)).status, 200);
+            front.settles();
+            let Compared { requests, over, .. } = front.counters.predictions().compared(0, Method::Warm);
+            assert_eq!(requests, compared, "{fields}");
+            assert!(over < 200, "{fields} {over}");
+        }
+    }
+}
+
 /// Busy, as vLLM says it: nothing of the request was executed.
 const BUSY: &str = r#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
 

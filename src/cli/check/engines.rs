@@ -295,15 +295,15 @@ impl Asked<'_> {
             let reply: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
             detail = reply.pointer("/usage/prompt_tokens_details/cached_tokens").and_then(serde_json::Value::as_u64);
         }
-        let flag = match engine {
-            Some(EngineKind::Sglang) => "--enable-cache-report",
-            _ => "--enable-prompt-tokens-details",
+        let (flag, but) = match engine {
+            Some(EngineKind::Sglang) => ("--enable-cache-report", "; its server in Rust says it on /generate alone"),
+            _ => ("--enable-prompt-tokens-details", ""),
         };
         found.push(match detail {
             Some(_) => Finding::good(&*self.name, "replies say how much of a prompt was cached"),
             None => Finding::advice(
                 &*self.name,
-                format!("replies do not say how much of a prompt was cached; start it with {flag} to compare"),
+                format!("replies do not say how much of a prompt was cached; start it with {flag} to compare{but}"),
             ),
         });
     }

@@ -10,11 +10,30 @@ const fn usage(prompt: u32, cached: Option<u32>, completion: u32) -> Option<Usag
         completion: Some(completion),
         aborted: false,
         by_anthropics_names: false,
+        opens: false,
     })
 }
 
-/// Raw replies of vLLM 0.32, and what they tell.
-const RECORDED: [(&str, &[u8], Option<Usage>); 14] = [
+const fn by_anthropics_names(usage: Option<Usage>) -> Option<Usage> {
+    match usage {
+        Some(usage) => Some(Usage { by_anthropics_names: true, ..usage }),
+        None => None,
+    }
+}
+
+/// Raw replies of vLLM 0.32 and of SGLang 0.5.23, and what they tell.
+const RECORDED: [(&str, &[u8], Option<Usage>); 17] = [
+    ("generate", include_bytes!("../../../tests/fixtures/sglang-0.5.23/generate.response"), usage(226, Some(224), 4)),
+    (
+        "generate stream",
+        include_bytes!("../../../tests/fixtures/sglang-0.5.23/generate-stream.response"),
+        usage(226, Some(224), 3),
+    ),
+    (
+        "messages stream of SGLang",
+        include_bytes!("../../../tests/fixtures/sglang-0.5.23/messages-stream.response"),
+        by_anthropics_names(usage(234, Some(224), 3)),
+    ),
     ("chat", include_bytes!("../../../tests/fixtures/vllm-0.32.0/chat.response"), usage(27, None, 16)),
     ("details", include_bytes!("../../../tests/fixtures/engine/chat-details.response"), usage(27, Some(0), 16)),
     ("batch", include_bytes!("../../../tests/fixtures/vllm-0.32.0/completion-batch.response"), usage(4, None, 8)),
@@ -52,15 +71,20 @@ const RECORDED: [(&str, &[u8], Option<Usage>); 14] = [
 ];
 
 /// A reply as an exchange meets it: by the parts of its framing, in pieces that end at `cuts`.
-fn read(raw: &[u8], cuts: &[usize]) -> Option<Usage> {
+fn read(name: &str, raw: &[u8], cuts: &[usize]) -> Option<Usage> {
+    let api = match name.split(' ').next() {
+        Some("generate") => Api::Generate,
+        Some("messages") => Api::Messages,
+        _ => Api::Chat,
+    };
     let head = memchr::memmem::find(raw, b"\r\n\r\n").unwrap() + 4;
     let (head, body) = raw.split_at(head);
     let says = |words: &[u8]| memchr::memmem::find(head, words).is_some();
     let length = if says(b"chunked") { BodyLength::Chunked } else { BodyLength::Length(body.len() as u64) };
-    read_body(body, length, says(b"event-stream"), cuts)
+    read_body(body, length, says(b"event-stream").then_some(api), cuts)
 }
 
-fn read_body(body: &[u8], length: BodyLength, stream: bool, cuts: &[usize]) -> Option<Usage> {
+fn read_body(body: &[u8], length: BodyLength, stream: Option<Api>, cuts: &[usize]) -> Option<Usage> {
     let (mut reader, mut framing, mut found) = (Reader::default(), Body::new(length), None);
     let bounds = cuts.iter().copied().chain([body.len()]);
     let mut from = 0;
@@ -69,15 +93,18 @@ fn read_body(body: &[u8], length: BodyLength, stream: bool, cuts: &[usize]) -> O
         while !rest.is_empty() && !framing.done() {
             let part = framing.next(rest).unwrap();
             let data = part.data(rest);
-            let told = if stream { reader.stream(data) } else { reader.body(data, framing.left()) };
-            found = told.or(found);
+            let told = match stream {
+                Some(api) => reader.stream(data, api),
+                None => reader.body(data, framing.left()),
+            };
+            found = told.map_or(found, |now| Some(now.behind(found)));
             rest = &rest[part.len..];
         }
         from = to;
     }
     assert!(reader.kept.capacity() <= LOOK_BYTES);
-    assert!(!stream || reader.kept.is_empty(), "nothing is kept behind the last line");
-    if !stream { reader.end().or(found) } else { found }
+    assert!(stream.is_none() || reader.kept.is_empty(), "nothing is kept behind the last line");
+    if stream.is_none() { reader.end().or(found) } else { found }
 }
 
 #[test]
@@ -86,11 +113,11 @@ fn recorded_replies_tell_the_same_at_every_cut() {
         let len = raw.len() - memchr::memmem::find(raw, b"\r\n\r\n").unwrap() - 4;
         // Of a long stream its last events, and some places before.
         for cut in (0..=len).filter(|cut| len - cut < 2_500 || cut % 101 == 0) {
-            assert_eq!(read(raw, &[cut]), expected, "{name} cut at {cut}");
+            assert_eq!(read(name, raw, &[cut]), expected, "{name} cut at {cut}");
         }
         for step in [1, 2, 7, 100, 1_000] {
             let cuts: Vec<usize> = (0..len).step_by(step).collect();
-            assert_eq!(read(raw, &cuts), expected, "{name} in pieces of {step}");
+            assert_eq!(read(name, raw, &cuts), expected, "{name} in pieces of {step}");
         }
     }
 }
@@ -102,10 +129,10 @@ fn a_long_body_is_read_at_its_end_whatever_its_framing() {
     for length in [BodyLength::Length(body.len() as u64), BodyLength::UntilClose] {
         for step in [1, 100, 700, 1_024, 4_096, 10_000] {
             let cuts: Vec<usize> = (0..body.len()).step_by(step).collect();
-            assert_eq!(read_body(&body, length, false, &cuts), usage(9, Some(4), 3), "{length:?} by {step}");
+            assert_eq!(read_body(&body, length, None, &cuts), usage(9, Some(4), 3), "{length:?} by {step}");
         }
         for cut in body.len() - 1_200..body.len() {
-            assert_eq!(read_body(&body, length, false, &[cut]), usage(9, Some(4), 3), "{length:?} at {cut}");
+            assert_eq!(read_body(&body, length, None, &[cut]), usage(9, Some(4), 3), "{length:?} at {cut}");
         }
     }
 }
@@ -166,7 +193,7 @@ fn what_looks_like_usage_is_not_believed() {
     ] {
         let mut reader = Reader::default();
         assert_eq!(reader.body(text.as_bytes(), Some(0)), None, "{text}");
-        assert_eq!(reader.stream(format!("data: {text}\n\n").as_bytes()), None, "{text}");
+        assert_eq!(reader.stream(format!("data: {text}\n\n").as_bytes(), Api::Chat), None, "{text}");
     }
 }
 
@@ -211,6 +238,96 @@ fn each_api_has_its_own_names() {
         let told = |text: &str| look(text.as_bytes()).map(|usage| Usage { by_anthropics_names: false, ..usage });
         assert_eq!(told(text), usage(42, expected, 16), "{text}");
         assert_eq!(told(&format!("data: {text}\r")), usage(42, expected, 16), "{text}");
+    }
+}
+
+/// SGLang's `/generate`, as 0.5.23 writes it: what was cached is told whatever its flags, also that it was nothing.
+#[test]
+fn sglang_tells_of_its_own_api_as_meta_info() {
+    let meta = |cached: u32| {
+        format!(
+            r#""meta_info":{{"id":"a","finish_reason":{{"type":"length","length":16}},"prompt_tokens":42,"weight_version":"default","num_retractions":0,"reasoning_tokens":0,"completion_tokens":16,"cached_tokens":{cached},"cached_tokens_details":{{"device":9,"host":0,"cached_tokens":7}},"dp_rank":null,"e2e_latency":0.0157,"response_sent_to_client_ts":1795.5}}"#
+        )
+    };
+    for cached in [0, 32] {
+        let body = format!(r#"{{"text":"hi \"meta_info\":{{","output_ids":[1,2],{}}}"#, meta(cached));
+        let stream = format!(
+            "data: {{\"text\":\"hi\",{}}}\n\ndata: {body}\n\ndata: [DONE]\n\n",
+            meta(cached + 1).replace(r#"{"type":"length","length":16}"#, "null")
+        );
+        for cut in 0..=stream.len() {
+            let mut reader = Reader::default();
+            let (before, behind) = stream.as_bytes().split_at(cut);
+            let first = reader.stream(before, Api::Generate);
+            assert_eq!(reader.stream(behind, Api::Generate).or(first), usage(42, Some(cached), 16), "at {cut}");
+        }
+        for cut in 0..=body.len() {
+            let length = BodyLength::Length(body.len() as u64);
+            assert_eq!(read_body(body.as_bytes(), length, None, &[cut]), usage(42, Some(cached), 16), "at {cut}");
+        }
+        // Of several nobody says how much they are together; and it is no member of what is deeper.
+        for text in [format!("[{body},{body}]"), format!(r#"{{"x":{{{}}}}}"#, meta(cached)), body.replace("42", "0")] {
+            assert_eq!(look(text.as_bytes()), None, "{text}");
+        }
+    }
+}
+
+/// SGLang's streams of messages, as 0.5.23 writes them: their prompt stands in the first event, their answer in the
+/// last but one. What vLLM tells in the latter is the whole.
+#[test]
+fn a_message_is_told_of_in_two_events() {
+    let start = |usage: &str| {
+        format!(
+            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"sg\",\"usage\":{{{usage}}}}}}}\n\n"
+        )
+    };
+    let delta = |usage: &str| {
+        format!(
+            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\"usage\":{{{usage}}}}}\n\n"
+        )
+    };
+    let text = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"\\\"usage\\\"\"}}\n\n";
+    let whole = usage(42, Some(32), 16).unwrap();
+    let answer = Some(Usage { completion: Some(16), ..Usage::default() });
+    let opens = start(r#""input_tokens":10,"cache_read_input_tokens":32,"output_tokens":0"#);
+    for (stream, expected) in [
+        (format!("{opens}{text}{}", delta(r#""output_tokens":16"#)), Some(whole)),
+        (format!("{opens}{}", delta(r#""output_tokens":16"#)), Some(whole)),
+        (format!("{opens}{text}"), Some(Usage { completion: None, opens: true, ..whole })),
+        (format!("{text}{}", delta(r#""output_tokens":16"#)), answer),
+        (
+            format!("{}{text}{}", start(r#""input_tokens":42,"output_tokens":0"#), delta(r#""output_tokens":16"#)),
+            usage(42, None, 16),
+        ),
+        (format!("{opens}{text}{}", delta(r#""input_tokens":42,"output_tokens":17"#)), usage(42, Some(32), 17)),
+    ] {
+        let stream = format!("{stream}event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n");
+        for cut in 0..=stream.len() {
+            let mut reader = Reader::default();
+            let (before, behind) = stream.as_bytes().split_at(cut);
+            let first = reader.stream(before, Api::Messages);
+            let told = reader
+                .stream(behind, Api::Messages)
+                .map_or(first, |now| Some(now.behind(first)))
+                .map(|usage| Usage { by_anthropics_names: false, ..usage });
+            assert_eq!(told, expected, "{stream} at {cut}");
+        }
+    }
+}
+
+/// Who leaves a message of a vLLM is not told that nothing was cached: that comes at its end alone.
+#[test]
+fn what_opens_a_message_of_vllm_tells_nothing() {
+    let opens = |cached: Option<u32>| Usage { completion: None, opens: true, ..usage(42, cached, 0).unwrap() };
+    let (vllm, sglang) = (Some(EngineKind::Vllm), Some(EngineKind::Sglang));
+    for (cached, engine, prompt) in [
+        (None, vllm, None),
+        (None, None, None),
+        (None, sglang, Some(42)),
+        (Some(32), vllm, Some(42)),
+        (Some(0), sglang, Some(42)),
+    ] {
+        assert_eq!(opens(cached).meant_by(engine).prompt, prompt, "{cached:?} {engine:?}");
     }
 }
 
@@ -286,7 +403,7 @@ fn the_real_one_is_found_beside_others_and_in_other_hands() {
     for cut in 0..=stream.len() {
         let (before, after) = stream.as_bytes().split_at(cut);
         let mut reader = Reader::default();
-        let first = reader.stream(before);
-        assert_eq!(reader.stream(after).or(first), usage(10, None, 2), "cut at {cut}");
+        let first = reader.stream(before, Api::Chat);
+        assert_eq!(reader.stream(after, Api::Chat).or(first), usage(10, None, 2), "cut at {cut}");
     }
 }
