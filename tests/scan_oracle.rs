@@ -245,17 +245,18 @@ fn every_cut_makes_the_same_facts() {
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let bodies = bodies.iter().skip(thread).step_by(threads);
-            scope.spawn(move || bodies.for_each(|(api, body)| every_cut_of(*api, body)));
+            let bodies = bodies.iter().enumerate().skip(thread).step_by(threads);
+            scope.spawn(move || bodies.for_each(|(number, (api, body))| every_cut_of(number, *api, body)));
         }
     });
 }
 
-fn every_cut_of(api: Api, body: &[u8]) {
-    for plan in plans() {
+fn every_cut_of(number: usize, api: Api, body: &[u8]) {
+    for (turn, plan) in plans().into_iter().enumerate() {
         for (place, needs) in needs().into_iter().enumerate() {
-            // All cuts of all but the longest bodies for whoever needs all of it.
-            let step = if place == 0 && body.len() < 1_000 { 1 } else { 1 + body.len() / 40 };
+            // All cuts of all but the longest bodies for who needs all of it, by a third of the plans for each body.
+            let all = place == 0 && body.len() < 1_500 && (number + turn) % 3 == 0;
+            let step = if all { 1 } else { 1 + body.len() / 40 };
             check_cuts(api, &plan, needs, body, (0..=body.len()).step_by(step), true);
         }
     }
