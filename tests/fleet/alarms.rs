@@ -86,6 +86,11 @@ fn what_came_of_requests_is_counted_by_model_from_zero_on() {
         assert_eq!(front.connect().get("/nope").status, 404);
         let refused = "warmfront_request_outcomes_total{model=\"unknown\",outcome=\"refused\"}";
         until("the refused one", || front.metric(refused) == 1.0);
+        // Who looks for other servers must not look like an outage.
+        let mut scanner = front.connect();
+        scanner.send("GET / HTTP/2.0\r\nhost: x\r\n\r\n");
+        assert_eq!(scanner.reply().status, 505);
+        until("the scanner", || front.metric(refused) == 2.0);
         let all = ["served", "refused", "busy", "failed", "broken", "left"].map(counted);
         assert_eq!(all, [1.0, 0.0, 0.0, 1.0, 1.0, 1.0], "{driver}");
     });
