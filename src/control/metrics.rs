@@ -43,10 +43,21 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By what who asks says that it takes.
-    pub(super) fn taken_by<'a>(mut accept: impl Iterator<Item = &'a str>) -> Format {
-        let is_open = |taken: &str| taken.to_ascii_lowercase().contains("application/openmetrics-text");
-        if accept.any(is_open) { Format::Open } else { Format::Plain }
+    /// By what who asks says that it takes, and how much it likes that (RFC 9110, 12.5.1).
+    pub(super) fn taken_by<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
+        let (mut open, mut plain) = (0.0_f32, 0.0_f32);
+        for range in accept.flat_map(|accept| accept.split(',')) {
+            let (kind, parameters) = range.split_once(';').unwrap_or((range, ""));
+            let liked = match kind.trim() {
+                kind if kind.eq_ignore_ascii_case("application/openmetrics-text") => &mut open,
+                kind if kind.eq_ignore_ascii_case("text/plain") => &mut plain,
+                _ => continue,
+            };
+            let parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+            let mut weight = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("q"));
+            *liked = liked.max(weight.next().and_then(|(_, q)| q.trim().parse().ok()).unwrap_or(1.0));
+        }
+        if open > 0.0 && open >= plain { Format::Open } else { Format::Plain }
     }
 
     pub(super) fn content_type(self) -> &'static str {

@@ -34,7 +34,10 @@ fn who_does_not_ask_for_openmetrics_gets_what_everybody_reads() {
     assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
     assert!(open.contains("\n# TYPE warmfront_queued counter\nwarmfront_queued_total 0\n"), "{open}");
     assert!(open.ends_with("\n# EOF\n") && open.matches("# EOF").count() == 1);
-    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n"] {
+    const NOT_OPEN: &str = "accept: text/html, Application/OpenMetrics-Text ; version=1.0.0 ; Q = 0, */*;q=0.8\r\n";
+    const RATHER_PLAIN: &str = "accept: application/openmetrics-text;q=0.5\r\naccept: text/plain;q=0.6\r\n";
+    const NO_NUMBER: &str = "accept: application/openmetrics-text;q=nan\r\n";
+    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n", NOT_OPEN, RATHER_PLAIN, NO_NUMBER] {
         let (kind, plain) = metrics(&front, accept);
         assert!(kind.starts_with("text/plain; version=0.0.4"), "{accept}: {kind}");
         assert!(plain.contains("\n# TYPE warmfront_queued_total counter\nwarmfront_queued_total 0\n"), "{plain}");
