@@ -358,6 +358,11 @@ pub(super) mod tests {
         Arc::new(keeper.following(named))
     }
 
+    /// Whether nobody has the fleet.
+    pub(in crate::control) fn is_free(keeper: &Keeper) -> bool {
+        keeper.fleet.try_lock().is_ok()
+    }
+
     fn engine(name: &str, models: &[&str]) -> Upstream {
         let models = models.iter().map(|id| (*id).to_owned()).collect();
         Upstream { models, ..Upstream::new(format!("http://{name}:8000").parse().unwrap()) }

@@ -43,10 +43,21 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By what who asks says that it takes.
-    pub(super) fn taken_by<'a>(mut accept: impl Iterator<Item = &'a str>) -> Format {
-        let is_open = |taken: &str| taken.to_ascii_lowercase().contains("application/openmetrics-text");
-        if accept.any(is_open) { Format::Open } else { Format::Plain }
+    /// By what who asks says that it takes, and how much it likes that (RFC 9110, 12.5.1).
+    pub(super) fn taken_by<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
+        let (mut open, mut plain) = (0.0_f32, 0.0_f32);
+        for range in accept.flat_map(|accept| accept.split(',')) {
+            let (kind, parameters) = range.split_once(';').unwrap_or((range, ""));
+            let liked = match kind.trim() {
+                kind if kind.eq_ignore_ascii_case("application/openmetrics-text") => &mut open,
+                kind if kind.eq_ignore_ascii_case("text/plain") => &mut plain,
+                _ => continue,
+            };
+            let parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+            let mut weight = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("q"));
+            *liked = liked.max(weight.next().and_then(|(_, q)| q.trim().parse().ok()).unwrap_or(1.0));
+        }
+        if open > 0.0 && open >= plain { Format::Open } else { Format::Plain }
     }
 
     pub(super) fn content_type(self) -> &'static str {
@@ -116,7 +127,7 @@ impl Collector for Collected {
         let snapshot = self.0.published.current();
         self.process(&mut out, &snapshot)?;
         self.configuration(&mut out)?;
-        let deeds = self.deeds();
+        let (deeds, members) = (self.deeds(), self.members(&snapshot));
         self.requests(&mut out, &snapshot, &deeds)?;
         self.endings(&mut out, &snapshot)?;
         self.counts(&mut out)?;
@@ -124,11 +135,11 @@ impl Collector for Collected {
         self.times(&mut out, &snapshot)?;
         self.models(&mut out, &snapshot)?;
         self.shadows(&mut out, &snapshot)?;
-        self.endpoints(&mut out, &snapshot, &deeds)?;
+        self.endpoints(&mut out, (&members, &snapshot), &deeds)?;
         self.index(&mut out)?;
-        self.figures(&mut out, &snapshot)?;
+        self.figures(&mut out, (&members, &snapshot))?;
         self.slots(&mut out, &snapshot, &deeds)?;
-        self.predictions(&mut out, &snapshot, &deeds)?;
+        self.predictions(&mut out, (&members, &snapshot), &deeds)?;
         self.heard(&mut out)?;
         self.toolsets(&mut out)
     }
@@ -274,4 +285,69 @@ fn model(snapshot: &Snapshot, pool: u16) -> &str {
 
 fn reason(reason: u8) -> &'static str {
     Reason::ALL.get(usize::from(reason)).map_or("none", |reason| reason.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::{Config, Upstream};
+    use crate::control::keeper::Keeper;
+    use crate::control::keeper::tests::{is_free, keeper};
+    use crate::control::reload::Source;
+    use crate::control::tests::config_of;
+    use crate::counters::Counters;
+    use crate::counters::stats::Stats;
+    use crate::publish::{Process, Published};
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl Source for Nowhere {
+        fn load(&self) -> Result<Config, String> {
+            Err(String::new())
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {}
+    }
+
+    /// Fails where somebody else would wait for the fleet; counts what it is given.
+    struct Watcher(Arc<Keeper>, usize);
+
+    impl Write for Watcher {
+        fn write_str(&mut self, text: &str) -> Result<(), Error> {
+            self.1 += text.len();
+            if is_free(&self.0) { Ok(()) } else { Err(Error) }
+        }
+    }
+
+    /// Control has a thread of its own, which needs the fleet for each probe that ends.
+    #[test]
+    fn nobody_waits_for_the_fleet_while_a_page_is_written() {
+        let upstream = |port| Upstream {
+            concurrency_max: 9,
+            ..Upstream::new(format!("http://127.0.0.1:{port}").parse().unwrap())
+        };
+        let keeper = keeper(config_of([1, 2].map(upstream)));
+        let published = Published::leak(keeper.fleet().snapshot());
+        let state = State {
+            keeper: Arc::clone(&keeper),
+            published,
+            counters: Counters::leak(),
+            stats: Stats::leak(1),
+            process: Process::leak(1),
+            began: Instant::now(),
+            source: Arc::new(Nowhere),
+        };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Collected(state)));
+        let mut watcher = Watcher(keeper, 0);
+        encode_registry(&mut watcher, &registry).unwrap();
+        assert!(watcher.1 > 10_000, "{}", watcher.1);
+    }
 }

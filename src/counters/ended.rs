@@ -13,7 +13,7 @@ use crate::limits::LABELLED_POOLS_MAX;
 pub enum Ended {
     /// With a whole answer.
     Served,
-    /// By its own fault: a 4xx, or what was wrong with the rest of its body.
+    /// By its own fault: a 4xx, or what was wrong with the rest of its body; or what nobody has here (501, 505).
     Refused,
     /// For load: 429.
     Busy,
@@ -45,7 +45,7 @@ impl Ended {
     pub fn by_status(status: u16, whole: bool) -> Ended {
         match status {
             429 => Ended::Busy,
-            400..500 => Ended::Refused,
+            400..=499 | 501 | 505 => Ended::Refused,
             1..400 if whole => Ended::Served,
             1..400 => Ended::Broken,
             _ => Ended::Failed,
@@ -89,6 +89,8 @@ mod tests {
             (404, false, Ended::Refused),
             (429, true, Ended::Busy),
             (500, true, Ended::Failed),
+            (501, true, Ended::Refused),
+            (505, true, Ended::Refused),
             (503, false, Ended::Failed),
             (0, false, Ended::Failed),
             (999, true, Ended::Failed),

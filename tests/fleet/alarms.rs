@@ -34,7 +34,10 @@ fn who_does_not_ask_for_openmetrics_gets_what_everybody_reads() {
     assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
     assert!(open.contains("\n# TYPE warmfront_queued counter\nwarmfront_queued_total 0\n"), "{open}");
     assert!(open.ends_with("\n# EOF\n") && open.matches("# EOF").count() == 1);
-    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n"] {
+    const NOT_OPEN: &str = "accept: text/html, Application/OpenMetrics-Text ; version=1.0.0 ; Q = 0, */*;q=0.8\r\n";
+    const RATHER_PLAIN: &str = "accept: application/openmetrics-text;q=0.5\r\naccept: text/plain;q=0.6\r\n";
+    const NO_NUMBER: &str = "accept: application/openmetrics-text;q=nan\r\n";
+    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n", NOT_OPEN, RATHER_PLAIN, NO_NUMBER] {
         let (kind, plain) = metrics(&front, accept);
         assert!(kind.starts_with("text/plain; version=0.0.4"), "{accept}: {kind}");
         assert!(plain.contains("\n# TYPE warmfront_queued_total counter\nwarmfront_queued_total 0\n"), "{plain}");
@@ -86,6 +89,11 @@ fn what_came_of_requests_is_counted_by_model_from_zero_on() {
         assert_eq!(front.connect().get("/nope").status, 404);
         let refused = "warmfront_request_outcomes_total{model=\"unknown\",outcome=\"refused\"}";
         until("the refused one", || front.metric(refused) == 1.0);
+        // Who looks for other servers must not look like an outage.
+        let mut scanner = front.connect();
+        scanner.send("GET / HTTP/2.0\r\nhost: x\r\n\r\n");
+        assert_eq!(scanner.reply().status, 505);
+        until("the scanner", || front.metric(refused) == 2.0);
         let all = ["served", "refused", "busy", "failed", "broken", "left"].map(counted);
         assert_eq!(all, [1.0, 0.0, 0.0, 1.0, 1.0, 1.0], "{driver}");
     });
@@ -120,8 +128,8 @@ fn selectors(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
             let values = pairs.flat_map(|(label, values)| {
                 values.trim_start_matches('~').trim_matches('"').split('|').map(move |value| (label, value))
             });
-            // Which job it is the one who scrapes says.
-            found.push((name, values.filter(|(label, _)| *label != "job").collect()));
+            // Which job it is the one who scrapes says; and what a label is not to be need not be there.
+            found.push((name, values.filter(|(label, _)| *label != "job" && !label.ends_with('!')).collect()));
         }
     }
     found
@@ -168,6 +176,9 @@ fn prometheus_reads_the_alerts_and_the_names() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/alerts.yml");
     let Some((reads, words)) = promtool(&["check", "rules", path], "") else { return };
     assert!(reads, "{words}");
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/alerts.yml");
+    let (holds, words) = promtool(&["test", "rules", tests], "").unwrap();
+    assert!(holds, "{words}");
     let ([_engine], front) = fleet("auto", QUICK);
     assert_eq!(front.connect().post().status, 200);
     let (reads, words) = promtool(&["check", "metrics"], &front.asks("GET", "/metrics", "").1).unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Error;
+use std::sync::Arc;
 
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -14,14 +15,39 @@ use crate::counters::{Compared, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health, Method, Rung};
 use crate::snapshot::Snapshot;
 
+/// What control knows of an engine, as far as it is written.
+pub(super) struct Shown {
+    name: Arc<str>,
+    /// The endpoint that it has now.
+    now: Option<EndpointId>,
+    health: Option<Health>,
+    concurrency_max: u32,
+    counts: [u64; COUNTS.len()],
+    are_models_unread: bool,
+    is_kept: bool,
+}
+
 impl Collected {
+    /// Of all engines. What is written is taken down first: control waits for whoever has the fleet.
+    pub(super) fn members(&self, snapshot: &Snapshot) -> Vec<Shown> {
+        let shown = |member: &Member| Shown {
+            name: Arc::clone(&member.name),
+            now: member.now.as_ref().map(|now| now.id),
+            health: health(member, snapshot),
+            concurrency_max: member.upstream.concurrency_max,
+            counts: COUNTS.map(|(_, _, count)| count(member)),
+            are_models_unread: member.models_error.is_some(),
+            is_kept: member.is_kept(),
+        };
+        self.0.keeper.fleet().members().iter().map(shown).collect()
+    }
+
     pub(super) fn endpoints(
         &self,
         out: &mut DescriptorEncoder<'_>,
-        snapshot: &Snapshot,
+        (members, snapshot): (&[Shown], &Snapshot),
         deeds: &ByName,
     ) -> Result<(), Error> {
-        let fleet = self.0.keeper.fleet();
         // One that was taken out finishes beside its successor of the same name: they are one series.
         let mut in_flight = BTreeMap::new();
         for endpoint in snapshot.endpoints.iter().flatten() {
@@ -35,21 +61,20 @@ impl Collected {
         }
         let help = "Most requests of ours there at once (concurrency_max), where that is bounded";
         let mut family = Family::new(out, "endpoint_in_flight_max", help, MetricType::Gauge)?;
-        for member in fleet.members().iter().filter(|member| member.upstream.concurrency_max > 0) {
-            family.gauge(vec![("endpoint", &member.name)], member.upstream.concurrency_max.into())?;
+        for member in members.iter().filter(|member| member.concurrency_max > 0) {
+            family.gauge(vec![("endpoint", &member.name)], member.concurrency_max.into())?;
         }
         let mut family = Family::new(out, "endpoint_health", "1 for the state an endpoint is in", MetricType::Gauge)?;
-        for member in fleet.members() {
-            let health = health(member, snapshot);
+        for member in members {
             for state in STATES.map(Some).into_iter().chain([None]) {
                 let labels = vec![("endpoint", &*member.name), ("state", endpoints::health(state))];
-                family.gauge(labels, f64::from(u8::from(health == state)))?;
+                family.gauge(labels, f64::from(u8::from(member.health == state)))?;
             }
         }
-        for (name, help, count) in COUNTS {
+        for (at, (name, help, _)) in COUNTS.into_iter().enumerate() {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for member in fleet.members() {
-                family.counter(vec![("endpoint", &member.name)], count(member))?;
+            for member in members {
+                family.counter(vec![("endpoint", &member.name)], member.counts[at])?;
             }
         }
         let done: [(&str, &str, Done); 2] = [
@@ -60,19 +85,19 @@ impl Collected {
         ];
         for (name, help, count) in done {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for member in fleet.members() {
+            for member in members {
                 family.counter(vec![("endpoint", &member.name)], count(deeds.of(&member.name)))?;
             }
         }
         let help = "1 where what the engine serves could not be read when it was asked last";
         let mut family = Family::new(out, "endpoint_models_unread", help, MetricType::Gauge)?;
-        for member in fleet.members() {
-            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.models_error.is_some())))?;
+        for member in members {
+            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.are_models_unread)))?;
         }
         let help = "1 while the endpoint fails and is kept in service, as too few others are";
         let mut family = Family::new(out, "endpoint_kept", help, MetricType::Gauge)?;
-        for member in fleet.members() {
-            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.is_kept())))?;
+        for member in members {
+            family.gauge(vec![("endpoint", &member.name)], f64::from(u8::from(member.is_kept)))?;
         }
         Ok(())
     }
@@ -95,11 +120,14 @@ impl Collected {
     }
 
     /// What each engine says of itself, and what follows from that.
-    pub(super) fn figures(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+    pub(super) fn figures(
+        &self,
+        out: &mut DescriptorEncoder<'_>,
+        (members, snapshot): (&[Shown], &Snapshot),
+    ) -> Result<(), Error> {
         type Figure = fn(&Endpoint) -> Option<f64>;
         // One that was taken out finishes beside its successor of the same name.
-        let current: HashSet<EndpointId> =
-            self.0.keeper.fleet().members().iter().filter_map(|member| Some(member.now.as_ref()?.id)).collect();
+        let current: HashSet<EndpointId> = members.iter().filter_map(|member| member.now).collect();
         let all = || snapshot.endpoints.iter().flatten().filter(|endpoint| current.contains(&endpoint.id));
         let figures: [(&str, &str, Figure); 6] = [
             (
@@ -147,10 +175,9 @@ impl Collected {
     pub(super) fn predictions(
         &self,
         out: &mut DescriptorEncoder<'_>,
-        snapshot: &Snapshot,
+        (members, snapshot): (&[Shown], &Snapshot),
         deeds: &ByName,
     ) -> Result<(), Error> {
-        let fleet = self.0.keeper.fleet();
         type Part = fn(&Compared) -> u64;
         let tokens: [(&str, &str, Part); 5] = [
             ("compared_requests", "Requests for which it is known what came of the prediction", |c| c.requests),
@@ -165,7 +192,7 @@ impl Collected {
         ];
         for (name, help, count) in tokens {
             let mut family = Family::new(out, name, help, MetricType::Counter)?;
-            for member in fleet.members() {
+            for member in members {
                 for (method, compared) in Method::ALL.iter().zip(&deeds.of(&member.name).compared) {
                     let labels = vec![("endpoint", &*member.name), ("method", method.as_str())];
                     family.counter(labels, count(compared))?;
@@ -174,8 +201,8 @@ impl Collected {
         }
         let help = "1 for how far is believed what is known of an endpoint's cache";
         let mut family = Family::new(out, "endpoint_rung", help, MetricType::Gauge)?;
-        let current = fleet.members().iter().filter_map(|member| member.now.as_ref());
-        for endpoint in current.filter_map(|now| snapshot.at(now.id.slot)) {
+        let current = members.iter().filter_map(|member| member.now);
+        for endpoint in current.filter_map(|id| snapshot.at(id.slot)) {
             for rung in Rung::ALL {
                 let labels = vec![("endpoint", &*endpoint.name), ("rung", rung.as_str())];
                 family.gauge(labels, f64::from(u8::from(endpoint.rung == rung)))?;
