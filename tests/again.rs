@@ -270,6 +270,25 @@ fn what_may_have_been_read_is_not_sent_again() {
     }
 }
 
+/// Whoever is asked second, and ends as the first did: there is one further try, and no more.
+#[test]
+fn nothing_is_sent_a_third_time() {
+    for (engines, reused) in [(1, true), (2, true), (2, false)] {
+        let mut play = Play::of(fleet(engines, &["m"]));
+        let mut exchange = small_one(&mut play);
+        let acknowledged = Some(7);
+        play.is_sent(&mut exchange, true, acknowledged);
+        play.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged }, cx));
+        let asks = |play: &Play| play.actions.list.iter().any(|action| matches!(action, Action::Connect { .. }));
+        assert!(asks(&play), "{engines}");
+        play.is_sent(&mut exchange, reused, acknowledged);
+        play.with(|cx| exchange.advance(Event::UpstreamGone { by_fin: true, acknowledged }, cx));
+        let counts = [Count::RetriedStale, Count::RetriedFault, Count::UpstreamFaultEarlyEnd];
+        assert_eq!(counts.map(|count| play.stats.total(count)), [1, 0, 1], "{engines} {reused}");
+        assert!(!asks(&play), "{engines} {reused}: {:?}", play.actions.list);
+    }
+}
+
 /// Whoever has unloaded a model says so by a 404: of other answers, and where no model is asked, nothing follows.
 #[test]
 fn who_does_not_find_a_model_is_told_of() {

@@ -170,6 +170,8 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Score, r#"{"query":[5,6,7],"items":[[8],[9,10]],"label_token_ids":[3],"model":"s"}"#),
     (Api::Embeddings, r#"{"text":["what was asked, and one answer","another"],"image_data":null}"#),
     (Api::Embeddings, r#"{"input_ids":[[5,6,7],[5,6,8]],"text":null}"#),
+    (Api::Embeddings, r#"{"text":"what is this?","image_data":["a.png"],"audio_data":null}"#),
+    (Api::Embeddings, r#"{"image_data":"a.png","text":"what is this?"}"#),
     (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"use_beam_search":true,"n":4}"#),
     (Api::Completions, r#"{"prompt":"p","use_beam_search":true,"use_beam_search":null}"#),
     (Api::Tokenize, r#"{"prompt":"count me","model":"m"}"#),

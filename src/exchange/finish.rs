@@ -92,8 +92,11 @@ impl Exchange {
     /// The engine closed in the midst of the reply's body.
     pub(super) fn ended_early(&mut self, by_fin: bool, cx: &mut Context<'_>) {
         if by_fin && self.was_only_opened() {
-            self.charge();
             self.was_not_computed(cx);
+            // One that gives nobody anything is taken for one that fails.
+            if self.gives_others(0, cx) {
+                self.charge();
+            }
         }
         let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
         self.break_off(kind, refusals::BROKEN_OFF, cx);

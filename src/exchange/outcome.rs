@@ -135,11 +135,10 @@ impl Exchange {
     }
 
     /// Whether of a streamed response only the events that open it came: behind them vLLM 0.32 ends what it refuses (a
-    /// schema, a token id) without a word, so that its client alone may be to blame. An engine that fails shows it by
-    /// other requests.
+    /// schema, a token id) without a word, so that its client alone may be to blame. That stands between two events.
     pub(super) fn was_only_opened(&self) -> bool {
         let opened = self.asked.api == Api::Responses && self.reply.event_stream && self.reply.bytes > 0;
-        opened && self.reply.tap.waits()
+        opened && self.reply.tap.waits() && self.reply.tap.between_events()
     }
 
     /// Whether its engine broke it off before the first token, as that says itself or as its stream ended.

@@ -122,8 +122,11 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
 
 /// Media beside the prompt: SGLang's, each with its place in the text, and vLLM's beside token ids.
 fn has_media(api: Api, name: &[u8]) -> bool {
-    let media = matches!(name, b"image_data" | b"video_data" | b"audio_data" | b"features" | b"content_parts");
-    media && api == Api::Generate
+    match name {
+        b"image_data" | b"video_data" | b"audio_data" => matches!(api, Api::Generate | Api::Embeddings),
+        b"features" | b"content_parts" => api == Api::Generate,
+        _ => false,
+    }
 }
 
 fn has_tools(api: Api) -> bool {

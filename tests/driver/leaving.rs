@@ -12,6 +12,7 @@ on_both_drivers! {
     an_abort_is_a_reset
     a_close_before_adoption_or_connection
     a_closed_connection_is_told_of_no_more
+    what_came_for_a_closed_connection_keeps_no_buffer
     stale_names_do_nothing
     quiet_is_who_has_nothing_to_tell
     quiet_is_not_who_was_paused_on_bytes
@@ -124,6 +125,23 @@ fn a_close_before_adoption_or_connection<D: Driver>(driver: D) {
     assert_eq!(turns.told(tag), []);
     let mut peer = Peer::accept(&listener);
     turns.end_of(&mut peer);
+}
+
+/// What each has when the first closes them all is read by nobody, and there are more of these than buffers.
+fn what_came_for_a_closed_connection_keeps_no_buffer<D: Driver>(driver: D) {
+    let mut turns = Turns::new(driver);
+    for _ in 0..100 {
+        let mut lines: Vec<_> = (0..8).flat_map(|_| turns.two()).collect();
+        turns.settle();
+        lines.iter_mut().for_each(|(.., peer)| peer.write(b"bytes"));
+        let ids: Vec<SocketId> = lines.iter().map(|(id, ..)| *id).collect();
+        let react = |driver: &mut D, _| ids.iter().for_each(|id| driver.close(*id));
+        turns.until_with("the first", react, |turns| lines.iter().any(|(_, tag, _)| !turns.received(*tag).is_empty()));
+    }
+    let [(_, tag, mut peer), _] = turns.two();
+    peer.write(b"bytes");
+    turns.until_received(tag, 5);
+    assert_eq!(turns.driver.buffers_out(), 0);
 }
 
 /// Each has bytes, an end and more in this turn; the first that is told of closes them all.

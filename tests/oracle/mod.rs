@@ -323,6 +323,7 @@ fn names(api: Api) -> (&'static [&'static str], &'static str, &'static [&'static
 fn media(api: Api) -> &'static [&'static str] {
     match api {
         Api::Generate => &["image_data", "video_data", "audio_data", "features", "content_parts"],
+        Api::Embeddings => &["image_data", "video_data", "audio_data"],
         _ => &[],
     }
 }

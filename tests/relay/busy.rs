@@ -40,6 +40,19 @@ fn what_an_engine_is_too_busy_for_goes_to_another_one() {
     assert_eq!(front.count(Count::RetriedBusy), 0);
 }
 
+/// What is too long to be held goes on as it comes: who refuses it for load is the only one to have had all of it.
+#[test]
+fn what_is_held_no_more_is_told_that_its_engine_is_busy() {
+    let (busy, engine) = (Engine::answering(recording("rejected-plain.response")), Engine::answering(HELLO));
+    let front = Front::with(&[busy.address, engine.address], |options| options.rules.limits.hold_bytes = 8 << 10);
+    let words = "so many words that nobody holds them all ".repeat(3_000);
+    let statuses: Vec<u16> = (0..10).map(|_| front.ask(chat("tiny-llama", &words)).status).collect();
+    let of = |status: u16| statuses.iter().filter(|other| **other == status).count();
+    assert_eq!((of(503), of(200)), (busy.executions(), engine.executions()), "{statuses:?}");
+    assert_eq!((of(503) > 0, of(503) + of(200), front.count(Count::RetriedBusy)), (true, 10, 0), "{statuses:?}");
+    front.settles();
+}
+
 /// SGLang 0.5.23 has its 503 in a 400 there; what a client did wrong is told by the first that was asked.
 #[test]
 fn a_response_is_refused_for_load_by_a_400() {

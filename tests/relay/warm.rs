@@ -688,6 +688,42 @@ fn a_search_by_beams_tells_of_no_cache() {
     }
 }
 
+/// SGLang's own APIs: what it refuses in a stream counts one token there, the events of a batch each tell of their own
+/// prompt, and what images take is no text. How long tokens are is learnt of none of them.
+#[test]
+fn what_meta_info_tells_of_other_than_its_text_teaches_nothing() {
+    let meta = |reason: &str, prompt: u32| {
+        format!(r#""meta_info":{{"id":"a","finish_reason":{reason},"prompt_tokens":{prompt},"cached_tokens":0}}"#)
+    };
+    let stop = meta(r#"{"type":"stop","matched":2}"#, 750);
+    let refused = meta(r#"{"type":"abort","message":"no grammar","status_code":400}"#, 1);
+    let stream = |event: String| [STREAM, &*framed(&format!("data: {{{event}}}\n\ndata: [DONE]\n\n"))].concat();
+    let body = format!(r#"{{"embedding":[0.5],{stop}}}"#);
+    let encoded =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let text = "a prompt of some seven hundred tokens, so it is said: ".repeat(60);
+    for (path, fields, answer, learns) in [
+        ("/generate", "", stream(format!(r#""text":"a",{stop}"#)), true),
+        ("/generate", "", stream(format!(r#""text":"","output_ids":[],{refused}"#)), false),
+        ("/generate", r#","n":2"#, stream(format!(r#""text":"a",{stop},"index":1"#)), false),
+        ("/encode", "", encoded.clone(), true),
+        ("/encode", r#","image_data":"a.png""#, encoded, false),
+    ] {
+        let engine = Engine::answering(answer);
+        let front = front(std::slice::from_ref(&engine));
+        let body = format!(r#"{{"text":"{text}","stream":true{fields}}}"#);
+        assert_eq!(front.ask(post(path, body)).status, 200, "{path}{fields}");
+        front.settles();
+        let learnt = front.counters.predictions().text(0).tokens;
+        assert_eq!(learnt, if learns { 750 } else { 0 }, "{path}{fields}");
+    }
+}
+
+/// In one chunk, the last.
+fn framed(events: &str) -> String {
+    format!("{:x}\r\n{events}\r\n0\r\n\r\n", events.len())
+}
+
 /// Busy, as vLLM says it: nothing of the request was executed.
 const BUSY: &str = r#"{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}"#;
 

@@ -272,6 +272,34 @@ fn sglang_tells_of_its_own_api_as_meta_info() {
     }
 }
 
+/// In a stream the events of several come one by one, each with its number behind what it tells; and of what is refused
+/// a single token is counted, whatever was asked.
+#[test]
+fn of_one_of_several_and_of_what_is_refused_meta_info_tells_nothing() {
+    let meta = |reason: &str, prompt: u32| {
+        format!(
+            r#""meta_info":{{"id":"a","finish_reason":{reason},"prompt_tokens":{prompt},"weight_version":"default","completion_tokens":1,"cached_tokens":0,"dp_rank":null}}"#
+        )
+    };
+    let (over, length) = (r#"{"type":"stop","matched":"abort"}"#, r#"{"type":"length","length":1}"#);
+    let refused = r#"{"type":"abort","message":"no grammar \"","status_code":400,"err_type":"BadRequestError"}"#;
+    for (event, expected) in [
+        (format!(r#"{{"text":"a",{}}}"#, meta(over, 42)), usage(42, Some(0), 1)),
+        (format!(r#"{{"index":0,"text":"a",{}}}"#, meta(length, 42)), usage(42, Some(0), 1)),
+        (format!(r#"{{"text":"a",{},"index":1}}"#, meta(length, 42)), None),
+        (format!(r#"{{"text":"",{}}}"#, meta(refused, 1)), None),
+        (format!(r#"{{"text":"",{}}}"#, meta(r#"{"type":"abort","message":"Aborted"}"#, 42)), None),
+    ] {
+        let stream = format!("data: {event}\n\ndata: [DONE]\n\n");
+        for cut in 0..=stream.len() {
+            let mut reader = Reader::default();
+            let (before, behind) = stream.as_bytes().split_at(cut);
+            let first = reader.stream(before, Api::Generate);
+            assert_eq!(reader.stream(behind, Api::Generate).or(first), expected, "{stream} at {cut}");
+        }
+    }
+}
+
 /// SGLang's streams of messages, as 0.5.23 writes them: their prompt stands in the first event, their answer in the
 /// last but one. What vLLM tells in the latter is the whole.
 #[test]

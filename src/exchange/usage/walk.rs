@@ -18,8 +18,11 @@ pub(super) struct Walk<'a> {
     in_details: bool,
     in_meta_info: bool,
     in_turns: bool,
-    /// Several prompts were computed for one request: built-in tools were called.
-    several_turns: bool,
+    /// Several prompts were computed for one request, by turns as built-in tools were called, or it is told of one of
+    /// several, as SGLang's number of that says behind it.
+    of_several: bool,
+    /// SGLang gave it up: of what it refuses it counts one token.
+    given_up: bool,
     /// What it stands in goes on from an earlier response, as SGLang says behind it.
     goes_on: bool,
     /// It stands in the event that ends a response: by its type or, where that came before, by its number alone.
@@ -76,7 +79,7 @@ impl<'a> Walk<'a> {
                 return None;
             }
         }
-        (!self.several_turns && !self.goes_on).then_some(self.told)
+        (!self.of_several && !self.goes_on && !self.given_up).then_some(self.told)
     }
 
     /// Goes on to behind the end of what stands at this depth.
@@ -96,7 +99,7 @@ impl<'a> Walk<'a> {
                     self.key = b"";
                 }
                 b',' => {
-                    self.several_turns |= self.in_turns;
+                    self.of_several |= self.in_turns;
                     self.key = b"";
                 }
                 b'-' => self.key = b"",
@@ -126,6 +129,7 @@ impl<'a> Walk<'a> {
         let before = self.key;
         (self.key, self.rest) = (self.rest.get(..end)?, self.rest.get(end + 1..)?);
         self.goes_on |= self.depth == 0 && before == b"previous_response_id";
+        self.given_up |= self.in_meta_info && self.depth == 2 && before == b"type" && self.key == b"abort";
         if self.depth == -1 && before == b"type" {
             self.completed = Some(matches!(self.key, b"response.completed" | b"response.incomplete"));
         }
@@ -143,6 +147,7 @@ impl<'a> Walk<'a> {
         match (self.depth, self.key) {
             // Before an answer has ended its usage is null.
             (-1, b"sequence_number") => self.completed = self.completed.or(Some(true)),
+            (0, b"index") => self.of_several |= self.in_meta_info,
             _ if self.behind => {}
             (1, b"prompt_tokens") => self.told.prompt = told,
             (1, b"completion_tokens") => self.told.completion = told,
