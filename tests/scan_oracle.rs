@@ -257,7 +257,7 @@ fn every_cut_of(number: usize, api: Api, body: &[u8]) {
     for (turn, plan) in plans().into_iter().enumerate() {
         for (place, needs) in needs().into_iter().enumerate() {
             // All cuts of all but the longest bodies for who needs all of it, by a third of the plans for each body.
-            let all = place == 0 && body.len() < 1_500 && (number + turn) % 3 == 0;
+            let all = place == 0 && body.len() < 1_500 && (number + turn).is_multiple_of(3);
             let step = if all { 1 } else { 1 + body.len() / 40 };
             check_cuts(api, &plan, needs, body, (0..=body.len()).step_by(step), true);
         }

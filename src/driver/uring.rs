@@ -64,6 +64,8 @@ enum News {
 
 /// What the kernel has counted for a ring it gives back some milliseconds after that is closed.
 const GIVEN_BACK: Duration = Duration::from_millis(20);
+/// And seldom far later: the smallest ring is tried so often again, each time behind so long.
+const GIVEN_BACK_LATE: (usize, Duration) = (3, Duration::from_millis(100));
 
 /// One shard's ring.
 pub struct Uring {
@@ -112,9 +114,11 @@ impl Uring {
     /// As of [`Uring::new`].
     pub fn with_queues(sizes: &[(u32, u32)]) -> io::Result<Uring> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
-        for (tried, &size) in sizes.iter().enumerate() {
+        let (times, late) = GIVEN_BACK_LATE;
+        let again = sizes.last().into_iter().cycle().take(times);
+        for (tried, &size) in sizes.iter().chain(again).enumerate() {
             if tried > 0 {
-                thread::sleep(GIVEN_BACK);
+                thread::sleep(if tried < sizes.len() { GIVEN_BACK } else { late });
             }
             match Uring::of_size(size) {
                 Err(error) if error.kind() == io::ErrorKind::OutOfMemory => last = error,
