@@ -40,7 +40,7 @@ pub(super) const LINE: usize = if cfg!(feature = "modelled") { 2 } else { 8 };
 pub(super) struct Line(pub(super) [AtomicU64; LINE]);
 
 impl Default for Line {
-    /// In one piece: an index has a million of these, and each front that a test starts makes them without optimisation.
+    /// In one piece: an index has a million of these, and a front that a test starts makes them without optimisation.
     #[cfg(not(feature = "modelled"))]
     fn default() -> Self {
         Line([const { AtomicU64::new(0) }; LINE])
