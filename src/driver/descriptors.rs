@@ -17,14 +17,14 @@ use rustix::process::{Resource, getrlimit};
 use super::ACCEPTS_PER_VISIT;
 use crate::bout::Bout;
 
-/// Not for connections of either kind.
+/// The last descriptors, which connections of neither kind get.
 const LAST: u64 = 8;
-/// Connections to engines have for themselves one in so many of the descriptors that are left when serving begins,
+/// One in so many of the descriptors left when serving begins is for connections to engines alone,
 const ENGINES_SHARE: u64 = 4;
 /// or this many, if those are more.
 const ENGINES_MAX: u64 = 1_024;
 
-/// What accept(2) says of the connection that was next; anything else is said of the listener.
+/// Errors of accept(2) that concern the next connection; all others concern the listener.
 const OF_ONE: [Errno; 10] = [
     Errno::CONNABORTED,
     Errno::INTR,
@@ -41,7 +41,7 @@ const OF_ONE: [Errno; 10] = [
 /// What a listener had.
 pub(super) enum Arrival {
     Connection(OwnedFd, SocketAddr),
-    /// It died in the queue; the next one need not have.
+    /// The connection died in the queue; the next may be alive.
     Died,
     Nothing,
     /// There may be some, but not now: there is no descriptor for them, or the kernel refuses.
@@ -52,7 +52,7 @@ pub(super) enum Arrival {
 pub(super) struct Descriptors {
     /// The number that was free when the last listener was given.
     before: u64,
-    /// A client got one of those that are left to others: from then on it is looked before.
+    /// A client got a descriptor left to others: from then on the number is looked at before each accept.
     were_short: bool,
     /// The kernel refuses.
     refuses: Bout,
@@ -65,7 +65,7 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Whatever is open now is not for clients.
+    /// Serving begins: descriptors open by now are not counted as clients'.
     pub(super) fn begin(&mut self, listener: &OwnedFd) {
         self.before = self.before.max(lowest_free(listener).unwrap_or(0));
     }
@@ -114,7 +114,8 @@ impl Descriptors {
         }
     }
 
-    /// The next that waits at one of these and has not died. Of those that give none now, `stalls` counts each.
+    /// The next connection that waits at one of these listeners and has not died. `stalls` counts each listener that
+    /// gives none now.
     pub(super) fn accept_living<'a>(
         &mut self,
         listeners: impl Iterator<Item = &'a OwnedFd>,

@@ -44,7 +44,7 @@ pub struct Epoll {
     visits: usize,
     /// Connections accepted in this turn.
     accepted: u32,
-    /// Kept apart from `sockets`, since they accept again each time that one of the last places gets free.
+    /// Kept beside `sockets`: they accept again each time that one of the last places gets free.
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
@@ -159,7 +159,7 @@ impl Driver for Epoll {
     fn stop_listening(&mut self) {
         for id in std::mem::take(&mut self.listeners) {
             if let Some(socket) = self.sockets.remove(id) {
-                // Closing would not do: who serves in this one's place has the same open file.
+                // Closing would not do: a process that serves in this one's place has the same open file.
                 let _ = epoll::delete(&self.epoll, &socket.fd);
             }
         }
@@ -178,7 +178,7 @@ impl Driver for Epoll {
         if let Err(error) = self.watch(id)
             && let Some(socket) = self.sockets.get_mut(id)
         {
-            // Nothing would ever tell of it: whoever keeps a place for it hears so now.
+            // The kernel would never tell of this socket: the shard is told now that it failed.
             self.not_now.times += 1;
             socket.over = true;
             socket.breakage.note(error);
@@ -327,7 +327,7 @@ impl Driver for Epoll {
 
     fn is_quiet(&self, id: SocketId) -> bool {
         let is_quiet = |socket: &Socket| {
-            // One that is still spliced would have the next reply go where the last one went.
+            // A socket that is still spliced would send the next reply where the last one went.
             !socket.readable && !socket.hung_up && !socket.over && !socket.breakage.broken && socket.splice.is_none()
         };
         self.sockets.get(id).is_some_and(is_quiet)

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{Completion, Tag};
 
-/// The worst that was told, each once.
+/// The worst that the shard was told of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug, Default)]
 pub(super) enum Fault {
     #[default]
@@ -17,7 +17,7 @@ pub(super) enum Fault {
 /// Whether and how one connection broke.
 #[derive(Default)]
 pub(super) struct Breakage {
-    /// It did: told once more behind a FIN, and while paused.
+    /// It broke. This is told even behind a FIN, and while paused.
     pub(super) broken: bool,
     /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
     pub(super) reset: bool,

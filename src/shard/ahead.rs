@@ -1,4 +1,4 @@
-//! Bytes of clients that are read ahead of their turn: kept, begun, and held back where they are too many.
+//! Bytes of clients that were read ahead of their turn: how they are kept and served, and when no more are read.
 
 use super::Shard;
 use super::client::Client;
@@ -11,7 +11,7 @@ use crate::slots::Key;
 /// Half a head of this length is kept whatever else is held: most are shorter, and come in one piece.
 const HALF_HEAD_FREE: usize = 16 << 10;
 
-/// Of those in line so many are served in one turn: each may have sixteen heads that are answered here.
+/// Most clients of the line that are served in one turn: each may have sixteen heads that are answered here.
 const SERVED_MAX: usize = 64;
 
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
         lender.held_bytes += self.ahead.capacity() - before;
     }
 
-    /// What was kept, which has its turn or is nobody's.
+    /// Takes what was kept out of the shard's account: it is served now, or dropped.
     pub(super) fn take_ahead(&mut self, lender: &mut Lender) -> Vec<u8> {
         lender.held_bytes -= self.ahead.capacity();
         std::mem::take(&mut self.ahead)
@@ -30,8 +30,8 @@ impl Client {
 }
 
 impl<D: Driver> Shard<D> {
-    /// What was read ahead is begun at the end of this turn, or of the next where that has begun: once, however often
-    /// it is asked for.
+    /// Has what was read ahead served at the end of this turn, or of the next if that end has begun: once, however
+    /// often it is asked for.
     pub(super) fn serve_later(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key)
             && !std::mem::replace(&mut client.in_line, true)
@@ -40,7 +40,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// The first of those that are in line have their turn.
+    /// Serves the first clients of the line.
     pub(super) fn serve_line(&mut self) {
         for _ in 0..self.line.len().min(SERVED_MAX) {
             let Some(key) = self.line.pop_front() else { return };
@@ -51,7 +51,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Begins what was read ahead.
+    /// Serves what was read ahead.
     pub(super) fn serve_read_ahead(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.exchange.is_some() || client.full || client.lingering.is_some() {
@@ -110,7 +110,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Where too much is kept: of requests that wait for others no more is read, half a head is refused.
+    /// Where too much is kept: no more is read of requests that wait for others, and half a head is refused.
     pub(super) fn hold_back(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.exchange.is_none() && !client.full && !client.had_its_turn && !client.in_line {

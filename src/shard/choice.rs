@@ -13,7 +13,7 @@ pub struct DriverChoice {
     pub why: String,
 }
 
-/// The driver that was asked for.
+/// The driver that was asked for cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}; or leave `driver` at \"auto\"")]
 pub struct NotToBeHad(Unusable);

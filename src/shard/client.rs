@@ -12,7 +12,8 @@ use crate::slots::Key;
 /// Most heads of one client that are read in a row: answering them here takes no engine, so nothing else would stop it.
 const HEADS_MAX: u32 = 16;
 
-/// Beyond so many in one turn, of all clients, each has one: some microseconds each, most of them the kernel's.
+/// Heads of all clients together in one turn; beyond them each client has one read. A head takes some microseconds,
+/// most of them the kernel's.
 const HEADS_IN_ALL: u32 = 512;
 
 /// How long after its accept a connection may still send its first request, and the next one after a reply, even if a
@@ -23,7 +24,7 @@ const ASKS_WITHIN: Micros = 1_000_000;
 pub(super) struct Client {
     pub socket: SocketId,
     pub peer: Peer,
-    /// When the first byte of a head came that is not complete yet, or whose turn has not come.
+    /// When the first byte came of a head that is not complete, or has not had its turn.
     pub head_since: Option<Micros>,
     /// Bytes not yet part of an exchange: an incomplete head, or requests read ahead.
     pub ahead: Vec<u8>,
@@ -37,16 +38,17 @@ pub(super) struct Client {
     pub in_line: bool,
     /// The kernel has not taken all we sent: no further request is begun.
     pub full: bool,
-    /// When it took some of what waits for it, at the earliest, and what it had acknowledged at the last look.
+    /// The earliest instant at which the client may last have taken some of what waits for it, and the bytes that it
+    /// had acknowledged at the last look.
     pub took: Micros,
     pub acknowledged: Option<u64>,
-    /// Until then its first request may be on its way, or the next one; 0 once that has come.
+    /// Until then its first request, or the next one, may be on its way; 0 once that has come.
     pub awaited_until: Micros,
-    /// It has sent a request: who has not comes first where there is no room for both.
+    /// It has sent a request. Clients that have not come first where there is no room for both.
     pub has_asked: bool,
     /// FIN was received.
     pub ended: bool,
-    /// After the last reply.
+    /// Set after its last reply.
     pub lingering: Option<Box<Lingering>>,
     /// When to give up between exchanges.
     pub deadline: Micros,
@@ -59,7 +61,7 @@ pub(super) struct Client {
 pub(super) struct Lingering {
     /// Bytes read and dropped so far.
     dropped: usize,
-    /// When it ends, even if more of them come; not known before the client has taken the reply.
+    /// When it ends, whatever still comes; not known before the client has taken the reply.
     until: Option<Micros>,
 }
 
@@ -79,7 +81,8 @@ impl Client {
         self.due() != Micros::MAX && self.armed <= self.due().max(now).saturating_add(2 * timers::TICK)
     }
 
-    /// Between exchanges: until the first look at whether it takes what was sent to it; else for this long.
+    /// Sets the deadline between exchanges: `wait_ms` from now or, while the client has yet to take what was sent to
+    /// it, `look_ms`, the time until the first look at whether it does.
     fn wait(&mut self, now: Micros, look_ms: u64, wait_ms: u64) {
         if self.full {
             self.took = now;
@@ -144,7 +147,7 @@ impl<D: Driver> Shard<D> {
             if lingering.dropped > limits.linger_bytes_max {
                 self.close_client(key);
             } else if let Some(until) = lingering.until.filter(|_| !client.full) {
-                // Who writes all before it reads is heard out: a reset would take the reply from it.
+                // A client that writes everything before it reads is heard out: a reset would take the reply from it.
                 client.deadline = until.min(self.desk.now + limits.linger_timeout_ms * 1_000);
             }
             return;
@@ -185,8 +188,8 @@ impl<D: Driver> Shard<D> {
                         return;
                     }
                 }
-                // What is answered here would otherwise go on for as long as there is more of it: thousands of heads to
-                // a piece.
+                // One piece may hold thousands of heads that are answered here: without this they would all be served
+                // at once.
                 None if !client.full && heads == most => {
                     client.had_its_turn = true;
                     self.serve_later(key);
@@ -220,7 +223,7 @@ impl<D: Driver> Shard<D> {
         let all = bytes.len();
         match self.desk.read_head(peer, since, |cx| exchange::open(bytes, peer, since, cx)) {
             None => {
-                // A fault of ours ends the client, and what it sent is for nobody.
+                // A fault of ours ends the client; what it sent is dropped.
                 self.drive(key, Input::None);
                 Some(all)
             }
@@ -243,7 +246,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Reads from a client no more, or again, unless too much was read ahead.
+    /// Stops reading from a client, or resumes unless too much was read ahead.
     pub(super) fn pause_client(&mut self, key: Key, pause: bool) {
         match self.clients.get(key) {
             Some(client) if pause => self.driver.pause(client.socket),
@@ -266,7 +269,7 @@ impl<D: Driver> Shard<D> {
                 self.close_client(key);
             }
         } else if !client.full {
-            // Requests that wait for this turn's end to be served, or half a head.
+            // Requests that are served at this turn's end, or half a head.
             self.serve_later(key);
         }
     }

@@ -1,4 +1,4 @@
-//! When it is waited no more: the wheel looks at each client by its deadline, and exchanges hear of it where their
+//! Who is waited for no more: the wheel looks at each client by its deadline, and exchanges are told when their
 //! endpoint refuses its probes.
 
 use super::client::Client;
@@ -11,24 +11,26 @@ use crate::exchange::{self, Event, Micros};
 use crate::slots::Key;
 use crate::snapshot::Snapshot;
 
-/// How much longer than it was to sleep a turn may take before what it finds need not be all that came in that time.
+/// A turn that comes this much later than its sleep was to end may not find all that came meanwhile.
 const STANDSTILL: Micros = 100_000;
-/// How much longer is counted: where control was as late and each shard counts one, all stood still.
+/// A turn this much too late is counted: if each shard counts one and control was as late, the process stood still.
 const LONG: Micros = 1_500_000;
-/// So many turns find the rest of it, at most: each tells of dozens of sockets, and those that were ready first come
-/// first. Not a time: what stopped a process may go on starving it.
+/// Most turns behind a standstill in which the rest of it is found: each tells of dozens of sockets, those that were
+/// ready first. No time, since what stopped the process may go on starving it.
 const CATCHING_UP: u32 = 512;
-/// Looks at clients in one turn, most of which find that it is not time yet. Thousands that came or were asked together
-/// are due together, and streams are not to stand still for them.
+/// Most looks at clients in one turn; most looks find that it is not time yet. Thousands of clients that came together
+/// are due together, and streams must not stand still for them.
 const LOOKS_MAX: u32 = 4_096;
-/// One that ends is as much work as so many: some ten microseconds, most of them the kernel's.
+/// A client that is ended counts as so many looks: it takes some ten microseconds, most of them the kernel's.
 const OVERDUE_LOOKS: u32 = 31;
-/// So many hear in one turn that their endpoint refuses its probes: some twenty microseconds each where they end.
+/// Most exchanges that are told in one turn that their endpoint refuses its probes: one that ends by it takes some
+/// twenty microseconds.
 const DESERTED_MAX: usize = 128;
 
 impl<D: Driver> Shard<D> {
-    /// Whether the process was stopped, throttled, or its machine paused, while it was to sleep this long. The kernel
-    /// tells of what came meanwhile by and by, or not at once, and who was in time is not to be given up for that.
+    /// Whether the process was stopped or throttled, or its machine paused, while it was to sleep for `slept`. The
+    /// kernel tells of what came meanwhile little by little, and a client that was in time must not be given up for
+    /// that.
     pub(super) fn stood_still(&mut self, now: Micros, slept: Micros) -> bool {
         let stood_still = now > self.desk.now + slept + STANDSTILL;
         if stood_still {
@@ -49,7 +51,8 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Gives up whose time is over; behind a standstill not before a turn in which nothing came.
+    /// Gives up clients whose deadline has passed; behind a standstill only after a turn in which nothing came
+    /// (`quiet`).
     pub(super) fn look_at_deadlines(&mut self, quiet: bool) {
         self.catches_up = self.catches_up.filter(|_| !quiet).and_then(|turns| turns.checked_sub(1));
         if self.catches_up.is_some() {
@@ -62,7 +65,7 @@ impl<D: Driver> Shard<D> {
         {
             left -= 1;
             let Some(client) = self.clients.get_mut(key) else { continue };
-            // A look of before the deadline moved forward; the one that counts is still to come.
+            // This look was set before the deadline moved; the one that counts is still to come.
             if client.armed > self.desk.now {
                 continue;
             }
@@ -76,7 +79,8 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Whether a client has taken none of what waits for it for as long as it may. What it took since the last look it
-    /// may have taken right behind that: one that reads now and then is given up a look too early at most.
+    /// may have taken right after that look: so a client that reads now and then is given up too early by one look at
+    /// most.
     fn client_stalls(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.full) else { return false };
         let limits = &self.desk.rules.limits;
@@ -124,8 +128,8 @@ impl<D: Driver> Shard<D> {
         self.close_client(key);
     }
 
-    /// Tells exchanges whose endpoint refuses its probes, once a second while such an endpoint has any; of thousands so
-    /// many in each turn.
+    /// Tells exchanges that their endpoint refuses its probes: once a second while there are any, and at most
+    /// [`DESERTED_MAX`] in one turn.
     pub(super) fn look_for_deserted(&mut self) {
         if self.deserted.is_empty() {
             self.find_deserted();

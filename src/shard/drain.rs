@@ -24,7 +24,7 @@ impl<D: Driver> Shard<D> {
         if !self.clients.is_empty() && self.desk.now >= until {
             self.cut_all();
         } else if self.sends_away && self.desk.now >= self.drain_look_at {
-            // What had come of them was no request, or their first one has not.
+            // Clients that are idle by now: they sent nothing but line ends, or their first request has not come.
             self.close_idle_clients(false);
         }
         self.clients.is_empty() && self.desk.now >= self.stay_until && self.takes_no_more()
@@ -33,13 +33,13 @@ impl<D: Driver> Shard<D> {
     fn begin_drain(&mut self) -> Micros {
         self.desk.draining = true;
         self.desk.has_successor = self.process.has_successor();
-        // Idle connections end with their next reply, or their time, where nobody is in a hurry: a request that is on
+        // With a successor idle connections are left to end with their next reply, or by their timeout: a request on
         // its way to one would be lost.
         self.sends_away = !self.desk.has_successor;
         if self.desk.has_successor {
             self.stay_until = self.desk.now + 2 * HEARTBEAT;
         } else {
-            // First, as it makes room for those who wait, and takes a while, in which more come.
+            // First: it makes room for clients that wait at the listeners, and while it lasts more come there.
             self.close_idle_clients(!self.accepting);
             if !self.take_the_last() {
                 self.close_idle_clients(true);
@@ -50,14 +50,14 @@ impl<D: Driver> Shard<D> {
         self.desk.now + self.desk.rules.limits.drain_timeout_ms * 1_000
     }
 
-    /// Those of which nothing has come: who waits to be read is answered in the next turn, with the end of his
-    /// connection, which a close here would reset. It would what is on its way, too: who was answered a moment ago may
-    /// ask again, but not where others may wait for his place.
+    /// Closes clients from which nothing has come. Bytes that wait to be read are answered in the next turn, and their
+    /// connection ends with that; a close here would reset it. It would also reset a request on its way: a client that
+    /// got a reply a moment ago may ask again, unless others wait for its place (`others_wait`).
     fn close_idle_clients(&mut self, others_wait: bool) {
         let now = self.desk.now;
         self.drain_look_at = now + DRAIN_LOOK;
         let is_awaited = |client: &Client| now < client.awaited_until && !(others_wait && client.has_asked);
-        // Where there is no room for those who wait at the listeners, which are closed next, all make some.
+        // If there is no room for those that wait at the listeners, which are closed next, all idle clients make room.
         let mut left = if others_wait { usize::MAX } else { CLOSED_MAX };
         for key in self.clients.keys_where(|client| client.is_idle() && !is_awaited(client)) {
             if left == 0 {
@@ -78,8 +78,9 @@ impl<D: Driver> Shard<D> {
         look.clamp(1, DRAIN_LOOK)
     }
 
-    /// What waits at the listeners, which are closed next: it would be reset, and may have sent a request. As many as a
-    /// backlog may hold, for others may come as fast. False: there may be more, for whom there was no room.
+    /// Accepts what waits at the listeners, which are closed next: it would be reset, and may have sent a request. At
+    /// most as many as a backlog holds, since others may come as fast. False: there may be more, for which there was no
+    /// room.
     fn take_the_last(&mut self) -> bool {
         let stalls = self.driver.accept_stalls();
         for _ in 0..LAST_MAX {

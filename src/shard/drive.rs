@@ -37,8 +37,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What an action means for the exchange, which is told of it once all actions of its list are carried out. At most one
-/// of a list means anything.
+/// What follows for the exchange from carrying out an action. It is told once its whole list is carried out; at most
+/// one action of a list has such a consequence.
 enum Follows {
     Happens(Event<'static>),
     Over(Ending),
@@ -123,15 +123,15 @@ impl<D: Driver> Shard<D> {
             self.upstream_full(key);
         }
         match follows {
-            // Whatever follows ends here again, or with the exchange.
+            // What follows drives again, until nothing follows or the exchange is over.
             Some(Follows::Happens(event)) => self.advance_by(key, event),
             Some(Follows::Over(ending)) => self.exchange_over(key, ending),
             None => self.arm(key),
         }
     }
 
-    /// Sends what is to go to this side from the action at `place` on. Answers how many actions that were, at least
-    /// one, and how many bytes the kernel has not taken.
+    /// Sends to this side what the actions from `place` on have for it in a row. Answers how many actions these were,
+    /// at least one, and how many bytes the kernel has not taken.
     fn send(&mut self, key: Key, side: Side, place: usize, input: Input<'_>) -> (usize, usize) {
         let mut segments = [const { Segment::Bytes(&[]) }; JOINED_MAX];
         let (mut taken, mut len) = (0, 0);

@@ -84,8 +84,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// The shard that has fewest connections, if this one, which has `mine`, is ahead of it. One that stands still has
-    /// ever fewer than the others, and what is handed to it waits until it goes on.
+    /// The shard with fewest connections, if this one, which has `mine`, is ahead of it. A shard that stands still is
+    /// left out: it has fewer and fewer, and what is handed to it waits until it goes on.
     fn behind(&self, mine: u64, now: Micros) -> Option<usize> {
         let open = |shard: usize| {
             let inbox = &self.inboxes[shard];
@@ -113,8 +113,8 @@ impl Neighbours {
         self.inboxes[self.shard].rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Gives it back when the inbox has just become full, or its shard ends. Then it may be another one, which a third
-    /// shard handed over at the same time.
+    /// Hands a connection over. Gives one back if the inbox has just become full, or its shard ends: perhaps another
+    /// one, which a third shard handed over at the same time.
     fn hand(&self, shard: usize, connection: OwnedFd, peer: SocketAddr, now: Micros) -> Result<(), Handed> {
         let inbox = &self.inboxes[shard];
         if inbox.connections.is_empty() {
@@ -132,7 +132,7 @@ impl Neighbours {
         inbox.connections.pop().map_or(Ok(()), Err)
     }
 
-    /// Has nobody hand over to this shard any more; answers whether nobody has.
+    /// Closes the inbox; answers whether nothing is left in it.
     fn close(&self) -> bool {
         let inbox = &self.inboxes[self.shard];
         inbox.open.store(false, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl Neighbours {
     }
 }
 
-/// Where its shard did not come to its proper end, what is in there ends with it.
+/// If a shard ends by a fault, connections in its inbox are closed with it.
 impl Drop for Neighbours {
     fn drop(&mut self) {
         let inbox = &self.inboxes[self.shard];

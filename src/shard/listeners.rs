@@ -65,7 +65,7 @@ pub(super) fn listeners(
                 false => for_both.push(bound),
                 true if is_ipv6_alone(asked, listen) || !socket::takes_both_here() => {}
                 true => {
-                    tracing::warn!(address = %bound, "an inherited listener takes IPv6 alone, as whoever opened it said; IPv4 needs one of its own")
+                    tracing::warn!(address = %bound, "an inherited listener takes IPv6 alone, as it was opened so; IPv4 needs one of its own")
                 }
             }
         }
@@ -90,7 +90,8 @@ fn with_halves(listen: &[SocketAddr], inherited: &[Adopted]) -> Vec<SocketAddr> 
     all
 }
 
-/// Whoever handed a listener on has it open as well, systemd for as long as its socket unit is there.
+/// What is said where the port is in use: the process that handed a listener on has it open as well, systemd for as
+/// long as its socket unit is active.
 fn in_the_way(error: io::Error, asked: SocketAddr, inherited: &[Adopted]) -> io::Error {
     let other = inherited.iter().find(|one| one.bound.port() == asked.port());
     let Some(Adopted { bound, .. }) = other.filter(|_| error.kind() == io::ErrorKind::AddrInUse) else { return error };
@@ -108,7 +109,7 @@ fn fits(bound: SocketAddr, ipv6_alone: bool, asked: SocketAddr) -> bool {
     reaches && (asked.port() == 0 || bound.port() == asked.port())
 }
 
-/// Gives every shard a listener at an address, and none of `inherited` to nobody. Answers where they listen.
+/// Gives every shard a listener at an address, and each of `inherited` to some shard. Answers where they listen.
 fn listen_on(
     mut address: SocketAddr,
     ipv6_alone: Option<bool>,

@@ -104,9 +104,9 @@ impl Desk {
         }
     }
 
-    /// Reads a head that `peer` began at `since`, or answers what has come of one. `None`: a fault of ours broke that
-    /// off, and the client is to be ended. No exchange is there to give back what was taken for it: the account is as
-    /// it was before.
+    /// Calls `read`, which reads a head that `peer` began at `since`, or refuses half of one. `None`: a fault of ours
+    /// broke that off, and the client is to be ended. There is no exchange that could give back memory taken for it, so
+    /// that the account is set back to what it was.
     fn read_head<T>(&mut self, peer: Peer, since: Micros, read: impl FnOnce(&mut Context<'_>) -> T) -> Option<T> {
         self.actions.clear();
         let held_bytes = self.lender.held_bytes;
@@ -119,7 +119,7 @@ impl Desk {
         read
     }
 
-    /// A fault of ours was contained: of all that was to be done only this is, that its client ends.
+    /// A fault of ours was contained: all actions are dropped, and the client is ended.
     fn end_torn(&mut self) {
         self.stats.count(Count::Panicked);
         self.actions.clear();
@@ -134,7 +134,7 @@ pub struct Shard<D> {
     upstreams: Slots<Upstream>,
     /// Idle upstream connections by endpoint slot, oldest first.
     idle: Vec<VecDeque<Key>>,
-    /// Before this instant none of them was idle too long.
+    /// None of them has been idle for too long before this instant.
     idle_look_at: Micros,
     timers: Timers,
     waiting: Waiters,
@@ -146,7 +146,7 @@ pub struct Shard<D> {
     legs: usize,
     /// When exchanges at endpoints that refuse their probes are looked at next.
     deserted_at: Micros,
-    /// Those that have yet to hear of it.
+    /// Clients whose exchanges have yet to be told that.
     deserted: Vec<Key>,
     /// For so many more turns, at most, deadlines wait for what came while the process stood still.
     catches_up: Option<u32>,
@@ -160,7 +160,7 @@ pub struct Shard<D> {
     drain_until: Option<Micros>,
     /// While draining: when it looks for idle clients next.
     drain_look_at: Micros,
-    /// Connections end with the reply under way, also where it did not say so: nobody else will serve them.
+    /// Connections end with the reply under way, even if that did not say so: the process ends, and has no successor.
     sends_away: bool,
     /// Connections may still come that were accepted before, here or by a shard that knows of no drain yet.
     stay_until: Micros,
@@ -251,8 +251,8 @@ impl<D: Driver> Shard<D> {
         Ok(())
     }
 
-    /// One turn, for who has a clock and a kernel of its own ([`Driver::now`]); answers whether another is
-    /// to follow. [`Shard::run`] is all turns.
+    /// One turn; answers whether another is to follow. [`Shard::run`] takes all of them. Public for tests whose driver
+    /// is a clock and a kernel of its own ([`Driver::now`]).
     ///
     /// # Errors
     /// When the kernel fails the driver.
@@ -273,8 +273,8 @@ impl<D: Driver> Shard<D> {
             quiet = false;
             self.complete(completion);
         }
-        // Again, now that the loop above has silenced the bell: who rang before is seen now, who rings later ends the
-        // next wait.
+        // Once more, as the loop above has silenced the bell: what was rung for before is found now, and later rings
+        // end the next wait.
         self.doing.begin(Doing::Accepts);
         self.take_in();
         self.serve_line();
@@ -314,7 +314,7 @@ impl<D: Driver> Shard<D> {
             self.desk.rules = Arc::clone(rules);
             self.desk.lender.budget_bytes = rules.limits.budget_of(self.memory_share);
             self.desk.lender.recorder = self.records.recorder(rules);
-            // Those that idle may have to go sooner.
+            // The new rules may close idle connections sooner.
             self.idle_look_at = 0;
             self.accept_or_not();
         }

@@ -1,4 +1,4 @@
-//! Whom a completion is for, and who takes it up.
+//! Which connection a completion is about, and the method that takes it up.
 
 use super::Shard;
 use crate::driver::{Completion, Driver, Tag};
@@ -9,10 +9,10 @@ use crate::slots::Key;
 #[derive(Clone, Copy)]
 pub(super) enum Owner {
     Client(Key),
-    /// A connection to an engine that serves nobody.
+    /// A connection to an engine, while it serves no client.
     Upstream(Key),
-    /// The one to the engine that serves this client. It has its client's name, since each chunk of a reply is the
-    /// client's, and what is kept of the connection need not be looked at for it.
+    /// The connection to the engine that serves this client. Its tag has the client's key: each chunk of a reply is the
+    /// client's, and the upstream's own entry need not be looked up for it.
     UpstreamOf(Key),
 }
 
@@ -55,7 +55,7 @@ fn doing(completion: &Completion) -> Doing {
 }
 
 impl<D: Driver> Shard<D> {
-    /// Has it taken up by whom it is for.
+    /// Hands a completion to the connection that it is about.
     pub(super) fn complete(&mut self, completion: Completion) {
         self.doing.begin(doing(&completion));
         match completion {
@@ -84,7 +84,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// What is to be done about a connection, by which side it is of.
+    /// Calls `client` or `engine`, by the side that the connection is on.
     fn of_either(&mut self, tag: Tag, client: impl FnOnce(&mut Self, Key), engine: impl FnOnce(&mut Self, Key)) {
         match Owner::of(tag) {
             Owner::Client(key) => client(self, key),
@@ -92,7 +92,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// What is to be done about a connection to an engine, whomever it serves.
+    /// Calls `act` if the connection is one to an engine, whether it serves a client or not.
     fn of_engine(&mut self, tag: Tag, act: impl FnOnce(&mut Self, Key)) {
         let key = match Owner::of(tag) {
             Owner::Upstream(key) => Some(key),

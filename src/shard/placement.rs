@@ -11,8 +11,8 @@
 //!
 //! **A quota counts.** A cgroup that may use two CPUs' worth of time is stopped, all threads at once, when it has used
 //! it up, for up to 100 ms: more shards than that serve nobody better. Parts are rounded down, for the control thread.
-//! Who has a quota shares the machine, mostly with others who have one: all would take the same CPUs, the first,
-//! whatever else is idle. So nothing is pinned there unless it is asked for.
+//! A process with a quota shares the machine, mostly with others that have one: pinned, all would take the same first
+//! CPUs, whatever else is idle. So nothing is pinned there unless asked for.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -9,12 +9,12 @@ use crate::driver::Driver;
 use crate::exchange::{Event, Micros};
 use crate::slots::Key;
 
-/// Those that wait are looked at this often in any case: room also comes by what engines report.
+/// Waiting requests are looked at this often in any case: engines' reports may tell of room, too.
 const LOOK: Micros = 20_000;
-/// And at most this often, and later by so much for each that waits: looking at them takes some 0.1 µs each.
+/// They are looked at this often at most, and more seldom the more they are: a look takes some 0.1 µs for each.
 const PAUSE: Micros = 1_000;
 const PAUSE_EACH: Micros = 4;
-/// How long one here lets another shard's go first.
+/// How long a request here lets another shard's go first.
 const PATIENCE: Micros = 5_000;
 /// Requests that are chosen for anew in one turn: some microseconds each.
 const TRIES_MAX: usize = 64;
@@ -36,12 +36,12 @@ struct Behind {
 pub(super) struct Waiters {
     keys: Vec<Key>,
     looked_at: Micros,
-    /// Endpoints where something ended since: somebody may wait for them, here or on another shard.
+    /// Endpoints where a request ended since the last look: others may wait for them, here or on another shard.
     freed: Vec<u16>,
-    /// Who of another shard is let go first, by island; and who was in the look before.
+    /// By island, the request of another shard that is let go first now, and those of the look before.
     behind: Vec<Behind>,
     behind_before: Vec<Behind>,
-    /// For which islands one here has looked in this look, and found no room.
+    /// Islands in which a request of this shard found no room in this look.
     in_vain: Vec<u16>,
     /// There is more to look for than what ended here.
     again: bool,
@@ -63,8 +63,8 @@ impl Waiters {
         self.again = true;
     }
 
-    /// Whose requests are looked at, ascending; one whose request left and another came
-    /// between two looks is there twice.
+    /// Clients whose requests are looked at, ascending. A client is there twice if its request left and its next one
+    /// came between two looks.
     pub fn seen(&self) -> Vec<Key> {
         let mut keys = self.keys.clone();
         keys.sort_unstable();
@@ -107,7 +107,7 @@ enum Tried {
 }
 
 impl<D: Driver> Shard<D> {
-    /// Whatever waits and may have room now goes, those first that come first of all shards'.
+    /// Has the waiting requests that may have room now look for it, in the order of all shards' requests.
     pub(super) fn serve_queue(&mut self) {
         if self.waiting.keys.is_empty() && self.waiting.freed.is_empty() {
             return;
@@ -155,7 +155,7 @@ impl<D: Driver> Shard<D> {
         (self.waiting.lines, self.waiting.heads) = (lines, heads);
     }
 
-    /// All that wait here, into `lines`; forgets those that do no more.
+    /// Puts all that wait here into `lines`, in the queue's order, and forgets those that wait no more.
     pub(super) fn line_up(&mut self, lines: &mut Vec<(Line, Key)>, heads: &mut Vec<Range<usize>>) {
         let mut keys = std::mem::take(&mut self.waiting.keys);
         let mut torn = Vec::new();
@@ -226,7 +226,7 @@ impl<D: Driver> Shard<D> {
         };
         let (endpoint, needed, island) = (place.endpoint(), place.needs(), place.line().island());
         let turn = if place.stands() { place.turn() } else { Turn::Now };
-        // What does not suit one here is for whom it suits.
+        // Room that does not suit the first may suit those behind it.
         let goes = match turn {
             Turn::Now => true,
             Turn::Later => false,

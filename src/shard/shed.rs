@@ -27,13 +27,13 @@ struct Share {
     /// The first of them.
     line: Line,
     weight: usize,
-    /// Where those of them are that have yet to go.
+    /// Those of them that have not been ended yet, as places in the lines.
     left: Range<usize>,
     bytes: usize,
 }
 
 impl Held {
-    /// Takes out who is last, of those that are left: of which share, and where it stands.
+    /// Takes out the last request of those that are left. Answers its share, and its place in the lines.
     fn last(&mut self) -> Option<(usize, usize)> {
         let islands = &self.islands;
         let left = self.shares.iter_mut().enumerate().filter(|(_, share)| !share.left.is_empty());
@@ -51,18 +51,18 @@ impl Held {
     }
 }
 
-/// Its island's.
+/// The island of a line, as an index.
 fn place(line: &Line) -> usize {
     line.island().into()
 }
 
 impl<D: Driver> Shard<D> {
-    /// Has those answered that hold too much together.
+    /// Ends waiting requests until the rest holds no more than it may.
     #[cold]
     pub(super) fn shed_waiting(&mut self) {
         let (mut lines, mut heads) = (Vec::new(), Vec::new());
         self.line_up(&mut lines, &mut heads);
-        // Who was pushed out by another shard's goes in any case.
+        // Requests that other shards' have pushed out end in any case.
         for (_, key) in &lines {
             if self.place(*key).is_some_and(|place| !place.stands()) {
                 self.advance_by(*key, Event::Room);

@@ -37,7 +37,7 @@ pub struct Shared {
     pub driver: DriverChoice,
 }
 
-/// What an address is that cannot be bound to, for who chose it: it may come later.
+/// What is said of an address that cannot be bound to; it may come to this machine later.
 pub const NOT_HERE: &str = "is no address of this machine now; one that moves between machines (VRRP) is listened on as 0.0.0.0 or [::], or with net.ipv4.ip_nonlocal_bind = 1 (net.ipv6.ip_nonlocal_bind for IPv6)";
 
 /// Why shards cannot start.
@@ -57,7 +57,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Nobody can listen there: on no other address either, where descriptors or memory are wanting.
+    /// The error for an address that cannot be listened on; if descriptors or memory are wanting, no other address
+    /// would do either.
     pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
         if socket::is_want(&error) {
             let why = format!("nothing is left to listen on {address} with: {error}");
@@ -80,8 +81,8 @@ pub struct Started {
     pub listeners: Vec<OwnedFd>,
 }
 
-/// Opens every listener of every shard, so that a port that cannot be had is known before any client is
-/// served, then starts the threads. Those that were inherited are served from in their place.
+/// Opens every listener of every shard, so that a port that cannot be had is known before any client is served, then
+/// starts the threads. An inherited listener is used in place of a new one.
 ///
 /// # Errors
 /// When a listener or a thread cannot be had; nothing serves then, but shards that were started before a thread could
@@ -139,7 +140,7 @@ fn serve(shared: &Shared, index: usize, listeners: Vec<OwnedFd>, neighbours: Nei
                 Ok(uring) => {
                     let (operations, completions) = uring.queue_sizes();
                     tracing::info!(shard = index, operations, completions, "ring");
-                    // It may have got a smaller one than others, where memory that may be locked is short.
+                    // Its ring may be smaller than others', where memory that may be locked is short.
                     let why =
                         format!("{}; its ring has {operations} operations and {completions} completions", choice.why);
                     run(uring, setup, neighbours, &DriverChoice { driver: DriverInUse::Uring, why })

@@ -9,8 +9,8 @@ use crate::slots::Key;
 /// Width of one bucket.
 pub const TICK: Micros = 1 << 14; // 16.4 ms
 const BUCKETS: usize = 2048; // 33.5 s; later deadlines are looked at on the way
-/// Looks that a bucket keeps its room for. Clients that once were due together stay so, and pass through one bucket
-/// after the other.
+/// Looks that an emptied bucket keeps room for. Clients that were due together once stay so, and pass from bucket to
+/// bucket.
 const SPARE_MAX: usize = 64;
 
 /// The wheel.
@@ -19,7 +19,7 @@ pub struct Timers {
     occupied: [u64; BUCKETS / 64],
     /// All ticks before this one are done.
     tick: u64,
-    /// Those whose looks are due, first come first.
+    /// Keys whose looks are due, in order of arrival.
     due: VecDeque<Key>,
     /// How many looks are due or to come.
     looks: usize,
@@ -42,7 +42,7 @@ impl Timers {
         tick * TICK
     }
 
-    /// What is to be looked at by now is due: [`Timers::next_due`].
+    /// Makes all looks up to `now` due; [`Timers::next_due`] gives them out.
     pub fn expire(&mut self, now: Micros) {
         let now = (now / TICK).max(self.tick);
         // Once round is all there is, however long ago the look before was.

@@ -25,8 +25,8 @@ pub(super) struct Upstream {
     endpoint: EndpointId,
     state: State,
     paused: bool,
-    /// Bytes acknowledged on it once all that was sent is: those when the connection stood,
-    /// and what was sent on it since.
+    /// The count of acknowledged bytes once all that was sent is acknowledged: that when the connection stood, plus
+    /// what was sent since.
     settled: Option<u64>,
     /// FIN was received: of no use for another exchange.
     ended: bool,
@@ -52,33 +52,33 @@ impl Upstream {
 }
 
 impl Desk {
-    /// When a connection that idles since then has done so too long.
+    /// The instant at which a connection that has been idle since `since` is to be closed.
     fn idles_until(&self, since: Micros) -> Micros {
         since + self.rules.limits.upstream_idle_timeout_ms * 1_000
     }
 
-    /// Whether its engine may have kept it as well.
+    /// Whether its engine may still have it open.
     fn may_stand(&self, endpoint: EndpointId, since: Micros) -> bool {
         self.idles_until(since) > self.now && !self.counters.outcomes().kept_died_since(endpoint.slot, since)
     }
 }
 
 impl<D: Driver> Shard<D> {
-    /// A connection for `client`: an idle one, or a new one. What is known of it at once; None:
-    /// it is new, and on its way.
+    /// Gets a connection for `client`: an idle one, whose event is answered at once, or (`None`) a new one, which is on
+    /// its way.
     pub(super) fn check_out(&mut self, client: Key, endpoint: EndpointId, fresh: bool) -> Option<Event<'static>> {
         if !fresh && let Some(key) = self.take_idle(endpoint) {
             let Some(upstream) = self.upstreams.get_mut(key) else { return Some(Event::ConnectFailed) };
             upstream.state = State::Busy(client);
-            // Between exchanges it is what is acknowledged, since a whole reply acknowledged it: a request on a kept
-            // connection asks the kernel nothing.
+            // Right between exchanges, since a whole reply has acknowledged all that was sent: the kernel need not be
+            // asked.
             let acknowledged = upstream.settled;
             self.assign(client, key);
             return Some(Event::Connected { reused: true, acknowledged });
         }
         let Some(known) = self.desk.snapshot.endpoint(endpoint) else { return Some(Event::ConnectFailed) };
         let address = known.address;
-        // The socket's name needs the key, the entry needs the socket: the key is made first.
+        // The socket's tag needs the key, and the entry needs the socket: the key is made first.
         let key = self.upstreams.insert(Upstream {
             socket: SocketId::from_u64(u64::MAX),
             endpoint,
@@ -115,13 +115,13 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// The idle connection used last: the likeliest to stand.
+    /// Takes the idle connection that was used last, which is the likeliest to be still open.
     fn take_idle(&mut self, endpoint: EndpointId) -> Option<Key> {
         let idle = self.idle.get_mut(endpoint.slot as usize)?;
         while let Some(key) = idle.pop_back() {
             let Some(upstream) = self.upstreams.get(key) else { continue };
             match upstream.state {
-                // What has come since its last reply would be taken for the beginning of the next one.
+                // Bytes that came since its last reply would be taken for the beginning of the next one.
                 State::Idle { since }
                     if upstream.endpoint == endpoint
                         && self.desk.may_stand(endpoint, since)
@@ -167,8 +167,8 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// Closes what was idle too long. Those that serve one request after the other are not looked at each time: the
-    /// look finds that they have become idle anew.
+    /// Closes connections that were idle too long. One that serves request after request is not looked at each time:
+    /// the look finds that it became idle later.
     pub(super) fn close_idle(&mut self) {
         if self.desk.now < self.idle_look_at {
             return;
@@ -225,7 +225,7 @@ impl<D: Driver> Shard<D> {
         self.serve_early(client);
     }
 
-    /// Nobody asked: whatever this is, the connection is not at a reply's end.
+    /// Bytes on an idle connection: it does not stand at the end of a reply, whatever they are.
     pub(super) fn unasked_received(&mut self, key: Key, lease: Lease) {
         self.desk.stats.add(Count::UpstreamBytesIn, u64::from(lease.len));
         self.close_upstream(key);
