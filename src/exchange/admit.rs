@@ -70,7 +70,7 @@ impl From<&Config> for Rules {
     }
 }
 
-/// What the rewritten head is longer than the one that came.
+/// How much longer the rewritten head may be than the one that came.
 const ADDED_BYTES: usize = 192;
 /// A body no longer than this shares the first buffer with its head.
 const SMALL_BODY: u64 = 16 << 10;
@@ -107,17 +107,17 @@ pub fn open(bytes: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) -> Op
     opened
 }
 
-/// Half a head came, its first byte at `since`, and no more of it in time.
+/// Refuses a head of which only half came in time, its first byte at `since`.
 pub fn refuse_slow_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
     refuse(refusals::SLOW_HEAD, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
 }
 
-/// Half a head came, and others hold all the memory that there is for such.
+/// Refuses half a head because others hold all the memory that there is for such.
 pub fn refuse_half_head(half: &[u8], peer: Peer, since: Micros, cx: &mut Context<'_>) {
     refuse(refusals::HEAD_OVER_BUDGET, half, None, Heard::of_flawed(half), Came { peer, since }, cx);
 }
 
-/// A fault of ours broke off any of these: of what was asked nothing is known.
+/// Records a request whose head a fault of ours kept from being read or refused: nothing is known of what it asked.
 pub fn tell_fault(peer: Peer, since: Micros, cx: &mut Context<'_>) {
     draft::answered(Heard::of_flawed(b""), Came { peer, since }, 0, End::Fault, cx);
 }
@@ -166,12 +166,12 @@ fn admit(head: &RequestHead<'_>, framing: RequestFraming, body_here: bool, came:
     Opened::Exchange(head.len, cx.lender.boxed(exchange))
 }
 
-/// What a request is called, by its engine and its client too.
+/// The id of a request, here, at its engine and for its client.
 #[derive(Debug)]
 pub(super) enum RequestId {
-    /// By its client.
+    /// The client's.
     Given(Box<[u8]>),
-    /// Here; mostly, and in place.
+    /// Made here. The usual case, so kept in place, without an allocation.
     Made([u8; 32]),
 }
 
@@ -239,7 +239,7 @@ impl Asked {
         cx: &Context<'_>,
     ) -> Asked {
         let asks_explain = head.fields.known(Known::XWarmfrontExplain).next() == Some(b"1");
-        // Of what came through a proxy the peer is not who asks.
+        // If it came through a proxy, the peer is not the one who asks.
         let is_direct = || !head.fields.has(Known::XForwardedFor) && head.fields.get("forwarded").is_none();
         let believed = || cx.rules.explain_from.iter().any(|network| network.contains(peer.ip));
         let offers = framing.upgrade.then(|| http::framing::offered_protocol(&head.fields)).flatten();

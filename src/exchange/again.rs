@@ -12,7 +12,7 @@ use crate::scan::Progress;
 use crate::snapshot::Pool;
 
 impl Exchange {
-    /// The second and last time, with the same bytes, `after` what happened to the first.
+    /// Sends the same bytes a second and last time. `after`: the count of what happened to the first.
     pub(super) fn try_again(&mut self, after: Count, cx: &mut Context<'_>) {
         self.retried = true;
         self.upload.pushed = self.upload.naming.begins();
@@ -20,9 +20,9 @@ impl Exchange {
         self.choose_again(after, cx);
     }
 
-    /// Chooses among the endpoints not tried yet, `after` one of them failed; it counts where there is one. Where
-    /// tokens were counted before they are again: the prompt is read once more, from what is held of the request.
-    /// Nothing of it was kept for this, since hardly any request comes here.
+    /// Chooses among the endpoints not tried yet, and counts `after` if there is one. If the first choice counted
+    /// tokens, the prompt is scanned again from what is held of the request: hardly any request comes here, so that
+    /// nothing is kept for it.
     pub(super) fn choose_again(&mut self, after: Count, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let pool = self.pool_in(snapshot);
@@ -37,14 +37,15 @@ impl Exchange {
     fn look_up_anew(&mut self, pool: &Pool, cx: &mut Context<'_>) -> Option<LookedUp> {
         let scan = self.upload.take_scan(cx.lender);
         scan.begin(self.asked.api, &cx.snapshot.plan, cx.snapshot.needs);
-        // What lies behind that, where all was held for its model, would keep others waiting: it counts as new.
+        // No more than `hold_bytes`, though more may be held for the sake of its model: a longer scan would keep others
+        // waiting. The rest counts as new.
         self.read_anew(cx.rules.limits.hold_bytes);
         let looked_up = self.look_up(pool, cx);
         self.upload.give_back_scan(cx.lender);
         looked_up
     }
 
-    /// The body as it is held, with the framing that it goes out in, up to where the first choice read it.
+    /// Scans the held body again, in the framing that it goes out in, at most `bytes_max` of it.
     pub(super) fn read_anew(&mut self, bytes_max: usize) {
         let Upload { held, head_end, scan: Some(scan), .. } = &mut self.upload else { return };
         let mut rest = held.get(*head_end as usize..).unwrap_or_default();

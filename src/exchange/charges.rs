@@ -12,8 +12,8 @@ const KEPT_MAX: usize = 16 << 10;
 /// See the module. Each admission of a shard is counted in here and let go in here.
 #[derive(Debug, Default)]
 pub struct Charges {
-    /// Failed ones and until when they are charged, in order: they all stay for the same time. Behind a reload that
-    /// shortened it the next ones wait for those before them, for as long at most as these stay.
+    /// Failed requests and until when they stay charged, in order, since all stay equally long. After a reload that
+    /// shortened the time, later ones stay until those before them go.
     kept: VecDeque<(Micros, Admission)>,
     counted: usize,
 }
@@ -60,7 +60,7 @@ impl Charges {
         self.kept.len()
     }
 
-    /// Where they are charged.
+    /// The slots at which they are charged.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
         self.kept.iter().map(|(_, admission)| admission.endpoint().slot)
     }

@@ -30,7 +30,7 @@ impl Exchange {
             cx.stats.worked(Work::Scan, self.upload.scan_nanos.into());
             let facts = scan.facts();
             self.asked.media = facts.images();
-            // Its HTTP server says at once that it is queued.
+            // An answer to `background` only proves that it was queued: the engine's HTTP server writes it at once.
             self.asked.proves &= !facts.background || facts.stream == Some(true);
             self.upload.give_back_scan(cx.lender);
         }
@@ -43,7 +43,8 @@ impl Exchange {
 
     fn select_pool<'a>(&mut self, cx: &mut Context<'a>) -> Result<&'a Pool, Refused> {
         let facts = self.upload.scan.as_ref().map(|scan| scan.facts());
-        // Also where nobody serves what is named: who sends two names tries which of them is read.
+        // Counted even if nobody serves what is named: a client that sends two names may be trying which of them is
+        // read.
         if facts.is_some_and(|facts| facts.duplicates > 0) {
             cx.stats.count(Count::DuplicateField);
         }
@@ -54,7 +55,7 @@ impl Exchange {
         };
         let pool = match selected {
             Selected::Pool(pool) => pool,
-            // Which models there are is not for anybody to know: an engine says who is told.
+            // A stranger is not told here which models there are: an engine decides that.
             Selected::UnknownModel if self.is_strange_to(None, cx) => {
                 self.names_nobody = true;
                 cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?
@@ -64,18 +65,18 @@ impl Exchange {
                 let model = in_query.or(facts.and_then(Facts::model));
                 return Err(refusals::unknown_model(model.unwrap_or(b"(a name of more than 256 bytes)")));
             }
-            // Without a body there is no model to name, and of what an engine alone understands it is not known where.
+            // Without a body no model can be named, and in an API unknown here it is not known where one would stand.
             Selected::NoModel if self.names_no_model() => cx.snapshot.any_pool().ok_or(refusals::NO_ENDPOINT)?,
             Selected::NoModel => return Err(refusals::NO_MODEL.into()),
             Selected::Empty => return Err(refusals::NO_ENDPOINT.into()),
         };
         self.pool = Some(pool.id);
         self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
-        // Where a header names it, the body may not have been looked at.
+        // If a header names the session, the body may not have been scanned for one.
         let session = self.session.or(facts.and_then(|facts| facts.session()));
         self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
         let Some(facts) = facts else { return Ok(pool) };
-        // Where it is cut into blocks, who looks it up makes the key of those.
+        // If the prompt is cut into blocks, the look-up makes the key from them.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
             self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
             self.shadow_key = self.key;
@@ -99,7 +100,8 @@ impl Exchange {
         only.and_then(|id| snapshot.live_pool(id)).map_or_else(|| snapshot.select(model), Selected::Pool)
     }
 
-    /// With another protocol the query may name what is no model here, too.
+    /// The model that the query names. In a request for another protocol (`Upgrade`) it counts only if it is served:
+    /// there `model` may mean something else.
     fn model_asked_for(&self, facts: Option<&Facts>, snapshot: &Snapshot) -> Option<Vec<u8>> {
         let target = || http::method_and_target(self.upload.request()).1;
         let model = model_in_query(target, facts, snapshot)?;
@@ -139,25 +141,26 @@ impl Exchange {
                 self.settle(made, looked_up, pool, cx);
             }
             (Counted::HasToWait(choice), Some(looked_up)) => self.wait_for_room(&choice, seen, looked_up, cx),
-            // Its place is kept: what is at its cap now has room soon.
+            // It keeps its place in the queue: an endpoint at its cap has room soon.
             (Counted::Nobody(Nobody::AllAtTheirCap), _) if self.queued.is_some() => self.looked_in_vain(seen),
             (Counted::Nobody(Nobody::AllAtTheirCap), _) => self.refuse(refusals::ALL_AT_THEIR_CAP.into(), cx),
             _ => self.refuse(refusals::NO_ENDPOINT.into(), cx),
         }
     }
 
-    /// The request counts at its endpoint: notes that wherever somebody goes by it, and asks for a connection.
+    /// The request counts at its endpoint now: tells the queue, the index, the record and the shadow policy of that,
+    /// and asks for a connection.
     fn settle(&mut self, made: Made, looked_up: Option<LookedUp>, pool: &Pool, cx: &mut Context<'_>) {
         let snapshot = cx.snapshot;
         let Made { mut choice, mut admission, tokens, lots } = made;
-        // Where an earlier try has noted the prompt at this endpoint, what was held there before that is believed.
+        // If an earlier try noted the prompt at this endpoint, what was held there before that try counts.
         let tokens = tokens.map(|tokens| self.as_thought_before(choice.endpoint, tokens));
         choice.tokens = choice.tokens.and(tokens);
         // An answer of its HTTP server alone proves nothing: it must not use up the endpoint's one trial.
         if self.asks_the_server_alone() {
             admission.give_up_trial();
         }
-        // Its tenant paid with the first choice; a retry costs it nothing.
+        // Its tenant has paid at the first choice; a retry is free.
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);
         let charged = tokens.filter(|_| self.upload.body.done());
@@ -175,7 +178,7 @@ impl Exchange {
         if self.asked.explain {
             self.explain = Some(self.explanation(&choice, runner_up, snapshot));
         }
-        // Together, so that neither is without the other where something breaks before.
+        // Counted next to where the leg is made, with nothing between that may panic: each leg has its count.
         cx.lender.charges.count();
         self.leg = Some(Leg {
             admission,
@@ -193,7 +196,7 @@ impl Exchange {
         cx.actions.push(Action::Connect { endpoint: choice.endpoint, fresh: self.retried });
     }
 
-    /// What is known for a choice.
+    /// What the policy is told of this request.
     fn request<'a>(&self, prompt: Option<policy::Prompt<'a>>, cx: &mut Context<'_>) -> policy::Request<'a> {
         policy::Request {
             prompt,
@@ -232,8 +235,8 @@ impl Exchange {
     }
 }
 
-/// What has no body to name a model in, or names none there, may do so in the query where there are several:
-/// `/v1/realtime?model=ID`, as OpenAI has it.
+/// The model that a request names in its query (`/v1/realtime?model=ID`, as OpenAI has it), if there are several and
+/// its body names none.
 pub fn model_in_query<'t>(
     target: impl FnOnce() -> &'t [u8],
     facts: Option<&Facts>,
@@ -247,8 +250,8 @@ pub fn model_in_query<'t>(
     (!model.is_empty()).then_some(model)
 }
 
-/// The policy that looks on here, if there is one, and what of the loads is this request's:
-/// before its tokens are counted.
+/// The pool's shadow policy, if there is one, and which part of the loads is this request's own. To be called before
+/// its tokens are counted.
 #[inline]
 fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Context<'_>) -> Option<(Policy, Own)> {
     let policy = pool.settings.shadow_policy.0?;
@@ -257,13 +260,13 @@ fn shadowed(pool: &Pool, endpoint: EndpointId, tokens: Option<Tokens>, cx: &Cont
     Some((policy, Own { pool: pool.id, means: loads.means(pool.id), slot: endpoint.slot, tokens }))
 }
 
-/// A choice that counts, with what it was made by.
+/// A choice that was counted, with what it was made from.
 struct Made {
     choice: Choice,
     admission: Admission,
     /// What the prompt is at the endpoint, if its tokens are known; whatever the policy.
     tokens: Option<Tokens>,
-    /// The random number and the turn that it was drawn by.
+    /// The random number and the turn that it was made with.
     lots: (u64, u64),
 }
 
@@ -300,7 +303,7 @@ pub(super) fn choose_past_barred(
         // Only among engines whose context fits: others would refuse this prompt.
         false => next_unbarred(policy, pool.taking(request.context), loads, outcomes, request, &first).unwrap_or(first),
     };
-    // By the original request: endpoints skipped here were not tried, so this is no retry.
+    // Told by the original request: endpoints skipped here were not tried, so the reason is not `Retry`.
     Ok(choice.told(request))
 }
 

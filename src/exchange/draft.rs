@@ -22,8 +22,8 @@ pub(super) struct Came {
 /// The runner-up of a choice, and how many requests it has.
 pub(super) type RunnerUp = Option<(EndpointId, u32)>;
 
-/// Of the record of a request that runs, what nobody else keeps: of thousands of streams that wait, the rest would be
-/// blank.
+/// The part of a running request's record that is kept nowhere else. A whole record would be mostly blank, thousands of
+/// times for as many streams.
 pub(super) struct Draft {
     pub(super) since: Micros,
     /// Somebody wants a record of it, and has none yet.
@@ -45,8 +45,8 @@ pub(super) struct Draft {
     chain: Option<Box<[u64]>>,
 }
 
-/// A time since the request began, if it came to that: in half the memory of an `Option<Micros>`, since each idle
-/// stream keeps four.
+/// How long after the request's beginning something happened, if it did. Half the size of an `Option<Micros>`: each
+/// idle stream keeps four.
 #[derive(Clone, Copy)]
 struct Lap(Micros);
 
@@ -58,7 +58,7 @@ impl Lap {
         Lap(now.saturating_sub(since))
     }
 
-    /// The same, unless it came to that before.
+    /// Sets it, unless it was set before.
     #[inline]
     fn first(&mut self, since: Micros, now: Micros) {
         if self.0 == Lap::NONE.0 {
@@ -103,7 +103,7 @@ impl Draft {
         }
     }
 
-    /// A choice, which may have to wait for room, takes its prompt for so much.
+    /// The tokens that a choice took the prompt for; it may still have to wait for room.
     pub(super) fn took_for(&mut self, tokens: Option<Tokens>) {
         if let Some(Tokens { held, new, .. }) = tokens {
             self.prompt_tokens = Some(held.saturating_add(new));
@@ -170,7 +170,7 @@ impl<'a> Heard<'a> {
 
 /// A request was answered without an engine.
 pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: &mut Context<'_>) {
-    // Pages of the front's own are asked for by probes, several a second.
+    // Pages of the front's own that were answered are no finished requests: probes ask for them several times a second.
     if end != End::Whole {
         let (slot, pool, reason) = (RequestKey::NONE, RequestKey::NONE, RequestKey::NO_REASON);
         cx.stats.request(RequestKey { slot, pool, status, reason });
@@ -184,7 +184,7 @@ pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: 
 }
 
 impl Exchange {
-    /// Tells how it ended. Told once: nobody wants it then.
+    /// Hands the record on with how the request ended; once, later calls do nothing.
     pub(super) fn tell(&mut self, end: End, cx: &mut Context<'_>) {
         if !std::mem::take(&mut self.draft.wanted) {
             return;
@@ -225,7 +225,7 @@ impl Exchange {
 }
 
 fn hand_over(record: Record, since: Micros, end: End, cx: &mut Context<'_>) {
-    // Switched off, perhaps since it began.
+    // Access log and receipts are off, perhaps since this request began.
     let Some(recorder) = cx.lender.recorder else { return };
     let mut blank = recorder.blank(cx.rules, cx.stats);
     *blank = Record {

@@ -16,7 +16,7 @@ pub type Micros = u64;
 /// The two sides of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Who asks.
+    /// The client.
     Client,
     /// The endpoint that answers.
     Upstream,
@@ -56,7 +56,7 @@ pub enum Event<'a> {
     Spliced(u64),
     /// The upstream sends no more, or its connection is broken.
     UpstreamGone {
-        /// Not by a reset.
+        /// By a FIN, not a reset.
         by_fin: bool,
         /// Bytes acknowledged on it at its end.
         acknowledged: Option<u64>,
@@ -112,7 +112,7 @@ pub enum Action {
     Connect {
         /// To where.
         endpoint: EndpointId,
-        /// None that idled: they may have gone stale together.
+        /// Not one of the idle connections: they may all be stale.
         fresh: bool,
     },
     /// The upstream connection leaves this exchange: kept for another, or closed.
@@ -192,7 +192,7 @@ pub struct Context<'a> {
     pub leaving: bool,
     /// No new request may follow on a connection.
     pub draining: bool,
-    /// And whoever comes by another finds another process in this one's place.
+    /// New connections find another process in this one's place.
     pub has_successor: bool,
     /// What an exchange borrows from its shard.
     pub lender: &'a mut Lender,
@@ -206,7 +206,7 @@ impl Context<'_> {
         self.lender.wall_ahead.map(|ahead| calendar::imf_fixdate(self.now.wrapping_add(ahead)))
     }
 
-    /// Where no time is looked at, but a fault of ours may be as anywhere: the stopwatch of tests panics.
+    /// A point at which tests have a fault of ours happen: their stopwatch panics.
     #[inline]
     pub(super) fn may_break(&self) {
         if cfg!(debug_assertions) {
@@ -216,7 +216,7 @@ impl Context<'_> {
 
     /// Whether a request may be sent a second time, which then counts against how many may be.
     pub(super) fn take_retry(&mut self) -> bool {
-        // Switched off, what is saved counts for nothing.
+        // With retries switched off the budget saved before does not count.
         let may = self.rules.limits.retry_percent > 0 && self.lender.retries.take();
         if !may {
             self.stats.count(Count::RetryWithheld);

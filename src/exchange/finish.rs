@@ -15,13 +15,13 @@ impl Exchange {
         self.answer(refused, end, cx);
     }
 
-    /// The same for what its engine did, or did not do in time, and is counted as.
+    /// The same where the engine is to blame: `kind` is what that is counted as.
     pub(super) fn engine_broke(&mut self, kind: Count, refused: Refused, cx: &mut Context<'_>) {
         cx.stats.count(kind);
         self.answer(refused, End::EngineBroke(kind), cx);
     }
 
-    /// And where the reply was begun for certain.
+    /// Cuts a reply that was begun, by the engine's fault.
     pub(super) fn engine_cut(&mut self, kind: Count, cx: &mut Context<'_>) {
         cx.stats.count(kind);
         self.cut(End::EngineBroke(kind), cx);
@@ -123,7 +123,7 @@ impl Exchange {
     /// where closing would be the proper end or nothing was sent, a reset.
     pub(super) fn cut(&mut self, end: End, cx: &mut Context<'_>) {
         self.keep_upstream = false;
-        // Nobody has seen anything of a reply that has no head.
+        // A reply whose head was not sent has shown the client nothing.
         if self.reply.started {
             cx.stats.count(Count::StreamCut);
         }
@@ -145,7 +145,8 @@ impl Exchange {
             Phase::Relay | Phase::Done => Count::AbortedRelay,
             Phase::Tunnel => Count::AbortedTunnel,
         });
-        // Who only sends no more may still read, and would take the end of a body without a length for a proper one.
+        // A client that has only sent its FIN may still read, and would take the end of a body without a length for a
+        // proper one.
         let bare = self.phase == Phase::Relay && self.reply.form == Form::Bare;
         self.end(if bare { Ending::Abort } else { Ending::Gone }, End::ClientLeft(self.phase), cx);
     }
@@ -159,13 +160,14 @@ impl Exchange {
         self.asked.framing.keep_alive = false;
     }
 
-    /// What was waited for did not come.
+    /// The deadline has passed without what was waited for.
     pub(super) fn overdue(&mut self, acknowledged: Option<u64>, client_stalls: bool, cx: &mut Context<'_>) {
         let Some((_, waiting)) = self.deadline.take() else { return };
         match waiting {
             Waiting::Body => self.refuse(refusals::SLOW_UPLOAD.into(), cx),
             Waiting::Room => self.waited_in_vain(cx),
-            // It stands, and word of that comes: in one turn there may be thousands of things to tell.
+            // The connection stands, and word of it is on its way: in one turn there may be thousands of things to
+            // tell.
             Waiting::Connect if acknowledged.is_some_and(|bytes| bytes > 0) => {
                 self.wait(cx.now, cx.rules.limits.connect_timeout_ms, Waiting::Connect);
             }

@@ -24,17 +24,17 @@ pub struct Lender {
     /// Memory of the bodies held now and of the scanners that read them, of heads that have not come whole, of what is
     /// read ahead of clients, and of what is kept of prompts: of strangers', and of those that wait in the queue.
     pub held_bytes: usize,
-    /// Most of it.
+    /// Most that this may be.
     pub budget_bytes: usize,
     /// What of it is of those that wait in the queue; see [`Lender::waits_too_much`].
     pub waiting_bytes: usize,
-    /// What is counted in flight.
+    /// The requests that this shard has counted in flight.
     pub charges: Charges,
     /// How many requests may be sent a second time.
     pub retries: Retries,
     /// State of the shard's random numbers.
     pub random: Random,
-    /// What requests are called whose clients do not name them.
+    /// Ids for requests whose clients named none.
     pub ids: Ids,
     /// Counts choices by pool, for round-robin: were they counted together, two pools asked in turn would each see
     /// every other number.
@@ -95,7 +95,7 @@ impl Default for Lender {
     }
 }
 
-/// A buffer is at most so many times as long as what is in it, or at least this long.
+/// A buffer is at most so many times as long as what is wanted at once, or [`AHEAD_BYTES`] if that is more.
 const AHEAD_FACTOR: usize = 16;
 const AHEAD_BYTES: usize = 64 << 10;
 /// Most buffers kept in [`Lender::buffers`], and the largest that is: what a body took of which all had to be held

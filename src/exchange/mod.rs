@@ -122,9 +122,10 @@ pub enum Waiting {
     Connect,
     /// For the engine to take the request.
     Upload,
-    /// For the engine's kernel to acknowledge something, after which the held request is of no use.
+    /// For the engine's kernel to acknowledge some of the request: from then on the copy held here is of no use.
     Acknowledgement,
-    /// For the reply's head, until the prompt must have been computed: an answer that is no stream does not tell.
+    /// For the reply's head, until the prompt must have been computed: a reply that is no stream does not show when it
+    /// was.
     Prefill,
     /// For the reply's head.
     ReplyHead,
@@ -210,9 +211,9 @@ pub struct Exchange {
     /// The pool that was the only one when the head came.
     only: Option<PoolId>,
     phase: Phase,
-    /// Its kernel is full: the engine is held back, once its reply is there.
+    /// The kernel takes no more for the client: the engine is held back, once its reply is there.
     client_full: bool,
-    /// It is held back: the engine's kernel is full, or has what is held to take first.
+    /// The client is held back: the kernel takes no more for the engine, or has to take first what is held.
     client_paused: bool,
     client_ended: bool,
     upstream_ended: bool,
@@ -224,7 +225,7 @@ pub struct Exchange {
     asked: Asked,
     upload: Upload,
     key: Option<u64>,
-    /// What the policy that looks on has in its place.
+    /// The same for the shadow policy.
     shadow_key: Option<u64>,
     /// Of its session: the hash of what a header names, until its pool is known.
     session: Option<u64>,
@@ -244,7 +245,7 @@ pub struct Exchange {
     /// What its tenant was charged for it, once it was.
     paid: Option<Paid>,
 
-    /// When the whole request was here,
+    /// When all of the request had come,
     whole: Micros,
     /// and when the engine's kernel had all of it.
     sent: Micros,
@@ -256,7 +257,7 @@ pub struct Exchange {
 const _: () = assert!(size_of::<Exchange>() <= 1_040, "two thirds of what an idle stream takes of the front");
 
 impl Exchange {
-    /// The next thing that happened. Out come actions in `cx.actions`.
+    /// Takes in the next event, and leaves what the shard is to do in `cx.actions`.
     pub fn advance(&mut self, event: Event<'_>, cx: &mut Context<'_>) {
         match (self.phase, event) {
             (Phase::Done, _) => {}
@@ -292,7 +293,7 @@ impl Exchange {
         self.phase
     }
 
-    /// Where it is counted as in flight.
+    /// The endpoint that it is counted at as in flight.
     pub fn endpoint(&self) -> Option<EndpointId> {
         self.leg.as_ref().map(|leg| leg.admission.endpoint())
     }

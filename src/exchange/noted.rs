@@ -62,7 +62,7 @@ pub(super) struct Noted {
 struct Demand {
     /// Of the tokens that were predicted, those that it is believed to hold.
     held: u32,
-    /// Text that as many tokens stand for.
+    /// Length of the whole prompt in bytes; what is no text is in it by [`LookedUp::no_text_bytes`].
     bytes: u64,
     stage: Stage,
 }
@@ -159,7 +159,7 @@ impl Exchange {
         cx.counters.predictions().asked(endpoint.slot, &noted.prediction);
     }
 
-    /// All of it was sent: what its endpoint has to do for it counts by now.
+    /// All of the request was sent: from now on its demand counts at the endpoint.
     pub(super) fn count_sent(&mut self, cx: &mut Context<'_>) {
         let Some(Leg { admission, noted: Some(noted), .. }) = &mut self.leg else { return };
         let before = std::mem::replace(&mut noted.demand.stage, Stage::Sent);
@@ -229,7 +229,7 @@ impl Exchange {
         }
     }
 
-    /// At the end: what its engine did not get whole was not computed.
+    /// At the end: a prompt that its engine did not get whole was not computed.
     pub(super) fn was_not_sent(&mut self, cx: &Context<'_>) {
         let noted = self.leg.as_ref().and_then(|leg| leg.noted.as_ref());
         if noted.is_some_and(|noted| noted.demand.stage != Stage::Sent) {

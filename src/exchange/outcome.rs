@@ -19,7 +19,7 @@ use crate::snapshot::{Pool, Snapshot};
 
 /// A client that had nothing of an answer for so long may have found an engine that hangs;
 const LEFT_WAITING: Micros = 30_000_000;
-/// it has, after so many times the time that what is pending there may take.
+/// and certainly has, after so many times as long as the tokens pending there may take.
 const PREFILLS: Micros = 3;
 /// How the paths end of what no engine is asked about, under whatever prefix.
 const TOLD_ALONE: [&[u8]; 7] =
@@ -34,7 +34,7 @@ pub(super) fn proves(method: &[u8], path: &[u8], api: Api) -> bool {
 }
 
 impl Exchange {
-    /// The endpoint failed this request, by this: counted once a leg.
+    /// The endpoint failed this request, in the way that `kind` names: counted once a leg.
     pub(super) fn blame(&mut self, kind: Count, cx: &mut Context<'_>) {
         let Some(leg) = self.leg.as_mut().filter(|leg| !leg.charged) else { return };
         leg.charged = true;
@@ -146,7 +146,7 @@ impl Exchange {
         self.leg.as_ref().is_some_and(|leg| leg.aborted)
     }
 
-    /// Its engine answered it: whether nothing of the answer was a fault.
+    /// Whether its engine answered, without a fault in the answer.
     pub(super) fn answers_well(&self, cx: &Context<'_>) -> bool {
         let Some(leg) = self.leg.as_ref().filter(|leg| !leg.charged) else { return false };
         cx.counters.outcomes().good(leg.slot());
@@ -178,7 +178,7 @@ impl Exchange {
         }
     }
 
-    /// Its engine has computed something of it, also where its client does not see that yet.
+    /// Notes that its engine has computed something of it, even if its client sees nothing of that yet.
     pub(super) fn gives(&self, cx: &Context<'_>) {
         if let Some(leg) = &self.leg {
             cx.counters.outcomes().gives(leg.slot(), cx.now);
@@ -242,7 +242,7 @@ impl Exchange {
         }
     }
 
-    /// Its client has one token after the other: told now and then, and nothing shared is read meanwhile.
+    /// Tells now and then that its engine goes on giving tokens; between two tellings nothing shared is read.
     #[inline]
     pub(super) fn gives_on(&self, cx: &Context<'_>) {
         if cx.rules.telling.is_due(self.reply.last, cx.now) && self.asked.proves {

@@ -15,7 +15,7 @@ use crate::scan::Api;
 pub(super) enum Answer {
     Json(bytes::Bytes),
     Healthy,
-    /// Nobody is there to serve, or not for long. Who asks is told so: no request was refused.
+    /// `/health` where no engine can serve, or the front drains: an answer, not a refused request.
     Unhealthy(Refusal),
     Refused(Refused),
 }
@@ -78,7 +78,7 @@ fn models(head: &RequestHead<'_>, path: &[u8], cx: &Context<'_>) -> Option<Answe
     let models = &cx.snapshot.models_answer;
     let list = models.list.as_ref()?;
     let key = head.fields.get("authorization").map(xxh3_64);
-    // An engine may take keys that we do not know: it judges them itself.
+    // An engine may take keys that the front does not know: it has to judge this one.
     if !models.authorizations.is_empty() && !key.is_some_and(|key| models.authorizations.contains(&key)) {
         return None;
     }

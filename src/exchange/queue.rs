@@ -47,7 +47,7 @@ impl From<&Config> for QueueRules {
 }
 
 impl QueueRules {
-    /// Whether it is believed who says how urgent a request is.
+    /// Whether this peer's word on priority is believed.
     pub(super) fn believes(&self, peer: std::net::IpAddr) -> bool {
         self.priority_from.iter().any(|network| network.contains(peer))
     }
@@ -58,7 +58,7 @@ impl QueueRules {
 pub(super) struct Asker {
     tenant: Tenant,
     priority: i8,
-    /// The head said nothing of it, and the peer is believed: the body may say it.
+    /// The head named no priority, and the peer is believed: the body may name one.
     is_open: bool,
 }
 
@@ -70,7 +70,7 @@ impl Asker {
             "" => None,
             // The one that engines judge.
             AUTHORIZATION => head.fields.get(header),
-            // Who stands between the client and here writes behind what came.
+            // Proxies on the way add their field behind the client's: the last one counts.
             _ => head.fields.all(header).last(),
         };
         let hash = named.map(|value| named_by(header, value));
@@ -93,8 +93,8 @@ impl Asker {
         Asker { priority, ..self }
     }
 
-    /// No engine is known to let it in: it is not believed to be urgent, and counts for nobody whom it only claims to
-    /// be, but for all strangers together.
+    /// For a client that no engine is known to let in: its priority is not believed, and it counts as the tenant of all
+    /// strangers, not as the one it claims to be.
     fn as_a_stranger(self, rules: &QueueRules) -> Asker {
         let tenant = if rules.tenant_header.is_empty() { self.tenant } else { Tenant::STRANGERS };
         Asker { tenant, priority: self.priority.max(0), ..self }
@@ -119,7 +119,7 @@ fn named_by(header: &str, value: &[u8]) -> u64 {
     xxh3_64_with_seed(rest, of_scheme)
 }
 
-/// What a header says of it: in words it is as usual, and beyond any number it is beyond an i8.
+/// The priority that a header names: 0 if it is no number, clamped if it is beyond an i8.
 fn urgency(said: &[u8]) -> i8 {
     let (digits, sign) = match said {
         [b'-', digits @ ..] => (digits, -1),
@@ -134,7 +134,7 @@ fn urgency(said: &[u8]) -> i8 {
     clamped(sign * number)
 }
 
-/// Beyond an i8 all are as urgent, or as little.
+/// Clamps to an i8: beyond it all are equally urgent.
 fn clamped(priority: i64) -> i8 {
     priority.clamp(i8::MIN.into(), i8::MAX.into()) as i8
 }
@@ -185,7 +185,7 @@ impl Exchange {
         }
     }
 
-    /// Nobody has room for who waits already.
+    /// No endpoint has room yet for this request, which stays in the queue.
     pub(super) fn looked_in_vain(&self, seen: Seen) {
         if let Some(place) = self.place() {
             place.aims_at(place.endpoint(), place.needs(), seen);
@@ -219,7 +219,7 @@ impl Exchange {
         self.wait(cx.now, rules.timeout_ms, Waiting::Room);
     }
 
-    /// It was not shed for the memory it holds: it counts as queued, once.
+    /// It was not shed for the memory that it holds: counts it as queued, once.
     pub fn stays_in_queue(&mut self, cx: &Context<'_>) {
         if self.queued.as_deref_mut().is_some_and(|queued| std::mem::take(&mut queued.may_go_at_once)) {
             cx.stats.count(Count::Queued);
@@ -310,7 +310,7 @@ impl Exchange {
         self.queued.as_ref().map(|queued| &queued.place)
     }
 
-    /// There was no room within the time for it.
+    /// It has waited for as long as a request may: 429.
     pub(super) fn waited_in_vain(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::QueueTimedOut);
         let endpoint = self.place().map_or(0, Place::endpoint);
@@ -320,7 +320,7 @@ impl Exchange {
     /// Says when to come back: when the queue for this endpoint and those beside it will have drained as it is.
     fn refuse_for_load(&mut self, refusal: crate::http::Refusal, endpoint: u16, cx: &mut Context<'_>) {
         self.waited = self.place().map(|place| place.waited(cx.now));
-        // It does not stand in its own way.
+        // Its own place is given up first: it must not count among those before it.
         drop(self.give_up_place(cx));
         let retry_after = Some(cx.counters.queue().wait_seconds(endpoint, cx.now));
         self.refuse(Refused { retry_after, ..refusal.into() }, cx);

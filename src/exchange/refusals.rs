@@ -30,12 +30,12 @@ pub(super) const OVER_BUDGET: Refusal =
 pub(super) const HEAD_OVER_BUDGET: Refusal = Refusal::new(
     503,
     Cause::OverBudget,
-    "The request head came in pieces, and too much of others is held at once. Please try again later.",
+    "The request head came in pieces while too much is held for other requests. Please try again later.",
 );
 pub(super) const REPLY_OVER_BUDGET: Refusal = Refusal::new(
     502,
     Cause::OverBudget,
-    "The head of the engine's reply came in pieces, and too much of others is held at once. Please try again later.",
+    "The head of the engine's reply came in pieces while too much is held for other requests. Please try again later.",
 );
 pub(super) const WANT: Refusal = Refusal::new(
     503,
@@ -64,7 +64,7 @@ pub(super) const ALL_AT_THEIR_CAP: Refusal = Refusal::new(
 pub(super) const QUEUE_FULL: Refusal = Refusal::new(
     429,
     Cause::Shed,
-    "No engine has room for this prompt, and as many requests as may wait do. Please try again later.",
+    "No engine has room for this prompt, and the queue is full. Please try again later.",
 );
 pub(super) const PUSHED_OUT: Refusal = Refusal::new(
     429,

@@ -102,7 +102,7 @@ impl Exchange {
     fn bad_reply(&mut self, fault: Fault, cx: &mut Context<'_>) -> Headed {
         let kind = Count::upstream_fault(fault.cause.as_str());
         match fault.cause {
-            // It is as long as what the client asked for.
+            // A head's length may be the client's doing: no fault of the engine.
             Cause::HeadTooLarge => self.charge(),
             _ => self.blame(kind, cx),
         }
@@ -157,7 +157,7 @@ impl Exchange {
         Headed::Interim(end)
     }
 
-    /// The head is on its way to the client, the body comes.
+    /// The head was passed on: prepares for the body.
     fn begin_body(&mut self, framing: &ReplyFraming, delivery: &rewrite::Delivery, cx: &mut Context<'_>) {
         self.keep_upstream = framing.keep_alive && self.ends_for_certain(framing);
         self.reply.event_stream = framing.event_stream;
@@ -253,7 +253,7 @@ impl Exchange {
         self.let_pass_unseen(cx);
     }
 
-    /// So many bytes of the reply's body came. A stream's are no data before it has spoken.
+    /// Counts bytes of the reply's body. In a stream they are data only from its first data event on.
     pub(super) fn count_data(&mut self, len: u64, cx: &Context<'_>) {
         if self.reply.bytes == 0 && len > 0 && !self.reply.event_stream {
             self.draft.data_came(cx.now);
@@ -348,7 +348,7 @@ impl Exchange {
     fn note_progress(&mut self, spoke: bool, cx: &mut Context<'_>) {
         let begins = matches!(self.deadline, Some((_, Waiting::FirstToken)));
         if begins && !spoke {
-            // Not silent all the same.
+            // It was not silent, though it gave no token.
             self.reply.last = cx.now;
             return;
         }

@@ -11,8 +11,8 @@ use crate::scan::{Api, Facts, Needs, Progress};
 use crate::snapshot::{Selected, Snapshot};
 
 impl Exchange {
-    /// The head stands: begins a scan if the choice needs something of the body, which may be a form with that
-    /// boundary.
+    /// The head was read: begins a scan if the choice needs something of the body. `form`: the boundary, if the body
+    /// may be a form.
     pub(super) fn prepare(&mut self, form: Option<&[u8]>, cx: &mut Context<'_>) {
         let needs = self.needs(cx.snapshot);
         self.only = cx.snapshot.only_pool().map(|pool| pool.id);
@@ -41,8 +41,8 @@ impl Exchange {
         needs
     }
 
-    /// The fleet may have changed since the head, and its choice need more than the body is scanned for: what came of
-    /// it is read once more.
+    /// The fleet may have changed since the head came, and the choice may need more than the body is scanned for: then
+    /// the body is scanned again from its beginning.
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
         // A form says nothing but its model.
@@ -53,7 +53,7 @@ impl Exchange {
         self.read_anew(self.upload.holds_at_most(cx.rules));
     }
 
-    /// None of the body came with the head. Who waits for it takes memory already.
+    /// None of the body came with the head. A request that waits for its body takes memory already.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
         if self.upload.knows_enough() {
             self.choose(cx);
@@ -66,7 +66,7 @@ impl Exchange {
     pub(super) fn take_request(&mut self, bytes: &[u8], cx: &mut Context<'_>) {
         self.follow_fleet(cx);
         let mut pass = 0..0;
-        // The choice may end it in the middle: what comes behind is nobody's, and a fault there no second answer.
+        // The choice may end the exchange in the middle: the rest is dropped, and a fault in it gets no second answer.
         while self.phase != Phase::Done && !self.upload.body.done() && pass.end < bytes.len() {
             let rest = &bytes[pass.end..];
             let part = match self.upload.body.next(rest) {
@@ -80,7 +80,7 @@ impl Exchange {
                 if self.upload.bytes + data.len() as u64 > cx.rules.limits.body_bytes_max {
                     return self.refuse(refusals::BODY_TOO_LARGE.into(), cx);
                 }
-                // Who is refused for what stands in there sent it.
+                // Counted before the scan, so that the record of a request that is refused for these bytes has them.
                 let before = self.upload.bytes;
                 self.upload.bytes += data.len() as u64;
                 self.look_at(data, before, cx);
@@ -128,7 +128,7 @@ impl Exchange {
             Progress::More if !beyond.is_empty() && !self.upload.seeks_model => self.choose(cx),
             Progress::More => {}
             Progress::Failed(fault) => self.give_up_scan(fault, cx),
-            // Who may have to wait is to be here in one piece, as those are who wait already.
+            // A request that may have to wait must be here whole, as those that wait already are.
             Progress::Enough { .. } if !self.upload.body.done() && self.may_have_to_wait(cx.snapshot) => {}
             Progress::Enough { .. } | Progress::Done => self.choose(cx),
         }
@@ -142,7 +142,7 @@ impl Exchange {
         unseen && snapshot.needs.contains(Needs::MODEL)
     }
 
-    /// Where no prompt is read nobody waits for room.
+    /// Whether it may have to wait for room: only requests whose prompt is read do.
     fn may_have_to_wait(&self, snapshot: &Snapshot) -> bool {
         if self.asked.api == Api::Other {
             return false;
@@ -203,7 +203,7 @@ impl Exchange {
         }
     }
 
-    /// Why no more of the body is waited for, if so.
+    /// The limit that the body has exceeded, if any, as a refusal.
     fn breaks_a_limit(&self, cx: &Context<'_>) -> Option<Refusal> {
         if self.upload.is_over_budget(cx.lender) {
             let never_fits = self.upload.seeks_model && self.upload.held.len() > cx.lender.budget_bytes;

@@ -1,5 +1,5 @@
-//! Strangers: those who show no key that an engine let in of late, where engines of its pool ask for keys, in the
-//! [`Realm`] of its path.
+//! Strangers: clients whose request shows no key that an engine has let in of late, where the engines of its pool ask
+//! for keys in the [`Realm`] of its path.
 //!
 //! Engines judge keys, and the choice is made before that. What the front learns with a choice it would learn from
 //! anybody: prompts that it notes drive out what it knew, whatever is taken back once they are refused; their lengths
@@ -22,14 +22,14 @@ use crate::snapshot::PoolId;
 /// Where clients show their keys: OpenAI's, Anthropic's, Azure's.
 const FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
-/// What it shows; `None`: no engine is known to ask for that there, and nobody is a stranger.
+/// The key that a request shows; `None`: no engine is known to ask for keys in this realm, and nobody is a stranger.
 pub(super) fn credential(head: &RequestHead<'_>, cx: &Context<'_>) -> Option<Credential> {
     let realm = Realm::of_path(head.path);
     if !are_keys_asked_for(realm, None, cx) {
         return None;
     }
     let shown = FIELDS.iter().find_map(|name| head.fields.get(name)).unwrap_or_default();
-    // Who is let in elsewhere may be anybody here.
+    // The realm is part of it: a key let in by a realm that asks for none says nothing here.
     Some(Credential::of(xxh3_64_with_seed(shown, realm as u64)))
 }
 
@@ -40,7 +40,7 @@ fn are_keys_asked_for(realm: Realm, pool: Option<PoolId>, cx: &Context<'_>) -> b
         None => cx.snapshot.models_answer.asks_keys,
     };
     let was_refused = || cx.counters.credentials().are_asked_for(realm, pool.map(|pool| pool.0));
-    // Its `/v1/models` says it. Of an older engine it would say more than is so of the other realms.
+    // `/v1/models` tells of its own realm alone: an older engine may ask for keys there and nowhere else.
     realm == Realm::V1 && as_it_tells() || was_refused()
 }
 
@@ -59,7 +59,7 @@ impl Exchange {
         let (credentials, realm) = (cx.counters.credentials(), self.asked.realm);
         match (status, self.asked.credential) {
             (_, credential) if is_kept_out => credentials.kept_out(credential, realm, pool.0),
-            // The HTTP server tells anybody much of what is only read.
+            // Only what the engine computed counts: its HTTP server answers much without asking for a key.
             (200..300, Some(credential)) if self.asked.proves_key && are_keys_asked_for(realm, Some(pool), cx) => {
                 credentials.let_in(credential, pool.0);
                 if std::mem::take(&mut self.stranger) && !self.names_nobody {
@@ -68,7 +68,8 @@ impl Exchange {
             }
             _ => {}
         }
-        // Which engines serve what has changed, perhaps; who is kept out has none of them asked for that.
+        // Perhaps an engine serves that model by now: engines' lists are read again, but not for clients that were kept
+        // out.
         if self.names_nobody && !matches!(status, 200..300 | 401 | 403) {
             cx.stats.count(Count::StrangersUnknownModel);
         }
@@ -80,7 +81,7 @@ impl Exchange {
         !is_anothers
     }
 
-    /// What is learnt of others with the choice; that it will be held there, where its prompt was kept.
+    /// Learns late what is learnt of others at the choice; if its prompt was kept, that its endpoint will hold it, too.
     fn learn_late(&mut self, kept: Option<Box<Kept>>, cx: &mut Context<'_>) {
         let Some(endpoint) = self.endpoint() else { return };
         let Some(mut noted) = self.leg.as_mut().and_then(|leg| leg.noted.take()) else { return };

@@ -68,7 +68,7 @@ impl Tap {
         self.first == FirstData::Found
     }
 
-    /// Whether neither that has come, nor an error in its place.
+    /// Whether neither the first data event nor an error in its place has come.
     pub fn waits(&self) -> bool {
         !matches!(self.first, FirstData::Found | FirstData::Refused)
     }

@@ -28,7 +28,7 @@ pub(super) struct Upload {
     /// How many bytes of `held` the kernel took.
     pub pushed: usize,
     pub held_whole: bool,
-    /// Never taken out while it is used: a fault of ours would leave it on the account.
+    /// Never taken out of here while it is used: after a fault of ours its memory would stay on the account.
     pub scan: Option<Box<Scan>>,
     pub scan_nanos: u32,
     /// The body's model was not within `hold_bytes`: as much is held as it may have in all.
@@ -74,7 +74,7 @@ impl Upload {
         self.scan.insert(lender.scan())
     }
 
-    /// While the body comes: whether the choice waits for nothing of it.
+    /// Whether the choice needs no more of the body, which still comes.
     pub fn knows_enough(&self) -> bool {
         self.scan.is_none()
     }
@@ -187,15 +187,15 @@ impl Exchange {
         self.upload.held.len()
     }
 
-    /// The memory that takes and its scanner, what has come of the reply's head, and what is kept of a prompt: of a
-    /// stranger's, or of one that waits.
+    /// The memory of those bytes and of the scanner, of what has come of the reply's head, and of a prompt that is kept
+    /// (a stranger's, or one that waits).
     pub fn held_memory(&self) -> usize {
         let Upload { held, .. } = &self.upload;
         let kept = self.kept_bytes() + self.queued_bytes();
         held.capacity() + self.upload.scan_bytes() + self.reply.head.capacity() + kept
     }
 
-    /// Its part of what those hold that wait in the queue.
+    /// Its part of the memory that requests in the queue hold; 0 for one that does not wait.
     pub fn waiting_memory(&self) -> usize {
         if self.place().is_some() { self.upload.held.capacity() + self.queued_bytes() } else { 0 }
     }

@@ -37,7 +37,7 @@ impl Exchange {
             return self.refuse(refusals::NO_ENDPOINT.into(), cx);
         }
         if has_no_other {
-            // Nothing is said against it yet, and nothing stands in the way of the next try.
+            // The only endpoint may be tried again: it is not blamed, nor marked as tried.
             self.drop_leg(cx);
         } else {
             self.blame(Count::ConnectFailed, cx);
@@ -46,8 +46,8 @@ impl Exchange {
         self.choose_again(Count::RetriedConnect, cx);
     }
 
-    /// There was nothing left to connect with: no fault of the endpoint's, where it does not end, and another would
-    /// fare no better.
+    /// The front had no descriptor or memory to connect with: no fault of the endpoint's, and another try would fare no
+    /// better.
     pub(super) fn connect_wanting(&mut self, cx: &mut Context<'_>) {
         cx.stats.count(Count::ConnectWanting);
         self.was_not_computed(cx);
@@ -55,8 +55,8 @@ impl Exchange {
         self.refuse(refusals::WANT.into(), cx);
     }
 
-    /// Every port that leads there is taken: its endpoint serves whoever has them,
-    /// and to another one there may be some.
+    /// All our ports towards this endpoint are taken by requests that it serves; to another endpoint there may be some
+    /// left.
     pub(super) fn connect_portless(&mut self, cx: &mut Context<'_>) {
         self.connects += 1;
         if u32::from(self.connects) >= cx.rules.limits.connect_tries_max || self.has_no_other(cx.snapshot) {
@@ -160,13 +160,14 @@ impl Exchange {
         // request may have been read although nothing says so.
         let untouched = by_fin && self.upload.held_whole && unacknowledged;
         let stale = untouched && reused.is_some();
-        // Its end came to nobody: this machine was paused, which stops the clock that idle connections are closed by,
-        // or something on the way forgot it. One that acknowledged something was alive: of others that says nothing.
+        // The connection had died unnoticed: this machine was paused, which stops the clock by which idle ones are
+        // closed, or something on the way forgot it. One that acknowledged something was alive, and tells nothing of
+        // others.
         if let Some(slot) = reused.filter(|_| !by_fin && unacknowledged) {
             cx.counters.outcomes().kept_died(slot, cx.now);
         }
         let kind = if by_fin { Count::UpstreamFaultEarlyEnd } else { Count::UpstreamFaultReset };
-        // Where an idle connection was dead, its engine may well be there.
+        // A dead idle connection says nothing against its engine.
         if reused.is_none() || !unacknowledged {
             self.blame(kind, cx);
         }
@@ -209,8 +210,9 @@ impl Exchange {
         }
     }
 
-    /// Looked at often, and ended only where it takes nothing: there is room again once it has taken some 64 KB, and
-    /// who reads a few bytes at a time may be long about it.
+    /// Sets the deadline for the next look at a client that is full. It is ended only if it takes nothing for as long
+    /// as it may: the kernel tells of room only after some 64 KB, for which a client that reads a few bytes at a time
+    /// may need long.
     pub(super) fn wait_for_client(&mut self, cx: &Context<'_>) {
         self.wait(cx.now, cx.rules.limits.client_look_ms(), Waiting::ClientReads);
     }

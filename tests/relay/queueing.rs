@@ -350,7 +350,7 @@ fn a_full_queue_says_when_to_come_back() {
     assert_eq!(refused.status, 429);
     let seconds: u64 = refused.head.get("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds));
-    assert!(refused.text().contains("as many requests as may wait"), "{}", refused.text());
+    assert!(refused.text().contains("the queue is full"), "{}", refused.text());
     assert_eq!((stage.waiting(), stage.front.count(Count::QueueFull), stage.sent()), (1, 1, 1));
     // In the words of each API.
     let asked = String::from_utf8(prompt("fourth", 800, "")).unwrap();
