@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// It is said again when that was not done for so long,
+/// A trouble is said again if it was not said for so long,
 const QUIET: Duration = Duration::from_secs(60);
 /// or, where each of many engines may have it, for so long.
 const LONG_QUIET: Duration = Duration::from_secs(600);
@@ -12,9 +12,9 @@ const LONG_QUIET: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Bout {
     quiet: Duration,
-    /// When it was said last that it began.
+    /// When its beginning was said last.
     said: Option<Instant>,
-    /// What was said last is not over.
+    /// The trouble that was said last is not over.
     lasts: bool,
 }
 
@@ -25,12 +25,12 @@ impl Default for Bout {
 }
 
 impl Bout {
-    /// One that is said once in ten minutes at most.
+    /// A trouble that is said once in ten minutes at most.
     pub fn seldom() -> Bout {
         Bout { quiet: LONG_QUIET, ..Bout::default() }
     }
 
-    /// There is trouble. Whether that is to be said.
+    /// There is trouble. Answers whether that is to be said.
     pub fn troubled(&mut self, now: Instant) -> bool {
         let lately = self.said.is_some_and(|said| now.saturating_duration_since(said) < self.quiet);
         if self.lasts || lately {
@@ -40,7 +40,7 @@ impl Bout {
         true
     }
 
-    /// There is none. Whether that is to be said.
+    /// There is none. Answers whether that is to be said.
     pub fn over(&mut self) -> bool {
         std::mem::take(&mut self.lasts)
     }

@@ -20,7 +20,7 @@ pub use records::Records;
 #[derive(Debug)]
 pub struct Published {
     snapshot: ArcSwap<Snapshot>,
-    /// In place of those that the shards began with.
+    /// Rules that replace those the shards began with.
     rules: ArcSwapOption<Rules>,
 }
 
@@ -81,8 +81,7 @@ impl Process {
         Box::leak(Box::new(Process { leaving, draining, has_successor, cut: AtomicU64::new(0), shards }))
     }
 
-    /// It was told to end, and drains next: whoever asks whether it is ready is told so, and no other process is to
-    /// take its place.
+    /// The process was told to end, and drains next: `/readyz` says so, and no other process may take its place.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
     }
@@ -97,7 +96,7 @@ impl Process {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether it ends, or was told to: nothing is to begin any more.
+    /// Whether it ends, or was told to: nothing new may begin.
     pub fn is_ending(&self) -> bool {
         self.leaving() || self.draining()
     }
@@ -215,7 +214,7 @@ impl ShardState {
         self.bell.store(Some(bell));
     }
 
-    /// Has it take a turn now. Who has not said by what it wakes looks around within a second by itself.
+    /// Has the shard take a turn now. One without a bell looks around by itself within a second.
     fn wake(&self) {
         if let Some(bell) = self.bell.load_full() {
             // It fails where the bell is ringing already.

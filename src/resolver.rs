@@ -37,7 +37,7 @@ async fn resolved(host: &str, port: u16, turns: &'static Semaphore, within: Dura
         drop(turn);
         found
     });
-    // Its turn comes when others have given theirs back, which says nothing of what it asks.
+    // The time to wait for a turn counts apart: it says nothing of this host's name servers.
     let in_time = timeout(within, found).await;
     let found = in_time.map_err(|_| io::Error::other("name servers do not answer"))?.map_err(io::Error::other)?;
     Ok(found?.collect())

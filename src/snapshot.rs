@@ -82,7 +82,7 @@ pub enum Selected<'a> {
 }
 
 impl Snapshot {
-    /// A sealed one in which these endpoints serve whatever is asked for, of one pool with a ring of their names.
+    /// A sealed snapshot with one pool of these endpoints, which serve whatever is asked for.
     pub fn of_one_pool(endpoints: Vec<Endpoint>, settings: Settings) -> Snapshot {
         let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&points, settings.replication));
@@ -185,19 +185,20 @@ impl Snapshot {
         if let Some(only) = self.only_pool() {
             return Selected::Pool(only);
         }
-        // As vLLM has it, whose base model then answers.
+        // An empty `model` is none, as for vLLM, whose base model then answers.
         match (self.pools.as_slice(), model.filter(|model| !model.is_empty())) {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
                 None => match self.adapter_on_base(model) {
                     Some(pool) => Selected::Pool(pool),
-                    // Whoever names one does not want another: the default's engines would answer with theirs, or 404.
+                    // A request that names a model wants no other: the default's engines would answer with theirs, or
+                    // 404.
                     None => self.pool_or(self.unlearnt, Selected::UnknownModel),
                 },
             },
             (_, None) => {
-                // Of those that are nowhere yet nobody can be asked.
+                // Engines without an address yet cannot be asked.
                 let unlearnt = self.unlearnt.filter(|id| self.live_pool(*id).is_some());
                 self.pool_or(self.default_pool.or(unlearnt), Selected::NoModel)
             }
@@ -214,7 +215,7 @@ impl Snapshot {
         Some(pool(&model[colon + 1..]).filter(on_base).unwrap_or(base))
     }
 
-    /// The same of a `model` whose name is too long to be kept: nobody is known to serve it.
+    /// The pool for a `model` whose name is too long to be kept: no engine is known to serve it.
     pub fn select_overlong(&self) -> Selected<'_> {
         match self.only_pool() {
             Some(only) => Selected::Pool(only),
@@ -233,7 +234,7 @@ impl Snapshot {
         self.pool(id).filter(|pool| !pool.members.is_empty())
     }
 
-    /// A pool whose engines may answer what is not asked of any model in particular.
+    /// A pool whose engines may answer requests that concern no model in particular.
     pub fn any_pool(&self) -> Option<&Pool> {
         let takes_requests = |pool: &&Pool| !pool.eligible().slots().is_empty();
         let in_service = |pool: &&Pool| takes_requests(pool) && !pool.eligible().last_resort();

@@ -49,13 +49,13 @@ fn is_below(cell: u64, caps: Caps) -> bool {
 }
 
 impl Flights {
-    /// All that are in flight.
+    /// All requests in flight.
     #[inline]
     pub(crate) fn counted(&self, ordering: Ordering) -> u32 {
         counted(self.0.load(ordering))
     }
 
-    /// Those that run.
+    /// The requests that run.
     #[inline]
     pub(crate) fn running(&self) -> u32 {
         running(self.0.load(Ordering::Acquire))

@@ -1,4 +1,4 @@
-//! What of our requests is where, as all shards count it together.
+//! How our requests are spread over endpoints, as all shards count it together.
 
 use std::ops::Range;
 
@@ -84,7 +84,7 @@ impl Loads {
         self.cells(slot).map_or(0, |cells| cells.in_flight.counted(Ordering::Acquire))
     }
 
-    /// Of those, the ones that run: who failed stays charged for a while, and takes no place.
+    /// Those of them that run: a failed request stays charged for a while, and takes no place.
     #[inline]
     pub fn running(&self, slot: u16) -> u32 {
         self.cells(slot).map_or(0, |cells| cells.in_flight.running())

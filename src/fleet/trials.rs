@@ -30,7 +30,7 @@ impl Trial {
         self.update(|cell| is_under_way(cell).then(|| u64::from(number(cell).wrapping_add(1)) << u32::BITS));
     }
 
-    /// A request is about to count there. Answers the number of the trial that it is one of; 0: of none.
+    /// A request is about to count there. Answers the number of the trial that it belongs to; 0: none is under way.
     #[inline]
     pub(crate) fn join(&self) -> u32 {
         // Mostly none is under way, and nothing is written.

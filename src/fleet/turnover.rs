@@ -20,7 +20,7 @@ pub struct Turnover {
 impl Turnover {
     /// How long what is asked for again stays away, by order of magnitude: a tool that runs, a reader who answers.
     pub const WINDOW: Duration = Duration::from_secs(30);
-    /// Less than this is no change.
+    /// A smaller change is not reported.
     const NOTICED: f32 = 0.01;
 
     /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`, and so many of prompts

@@ -30,7 +30,7 @@ pub struct Added<'a> {
     pub priority: bool,
 }
 
-/// Whom a reply goes to.
+/// What of its client shapes a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct ToClient<'a> {
     /// The version of the request.
@@ -80,7 +80,7 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
         write_field(out, b"host", head.authority.unwrap_or_default());
     }
     copy_fields(&head.fields, out, |known| match known {
-        // Who asks this front why it chose does not ask the next one.
+        // The question is for this front, and not for another behind it.
         Known::Expect | Known::XForwardedFor | Known::XWarmfrontExplain => Passes::Not,
         Known::XWarmfrontPriority if !added.priority => Passes::Not,
         Known::XRequestId if added.request_id.is_some() => Passes::Not,

@@ -6,7 +6,8 @@
 //! replay of prompts of 7,200 tokens and answers of 1,000 the mean TTFT of `warm` at the fleet's limit was eight times
 //! what it is with them.
 //!
-//! Prompts that end alike have one answer between them: whoever counts too little believes as before.
+//! Prompts that end alike share one answer: where that counts too little, the index believes as if there were no such
+//! blocks.
 
 use super::ledger::Ledger;
 use super::rows::Holder;

@@ -32,7 +32,7 @@ impl Capacity {
     /// Fewest blocks for a slot.
     pub const BLOCKS_MIN: usize = if cfg!(feature = "modelled") { 1 } else { 16 };
 
-    /// What an endpoint gets whose own capacity is not known: as much as every other.
+    /// The blocks of an endpoint of unknown capacity: as many as of every other.
     pub fn share(&self) -> u32 {
         (self.blocks / self.endpoints.max(1)).try_into().unwrap_or(u32::MAX)
     }

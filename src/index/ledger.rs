@@ -9,7 +9,7 @@
 //! unless the parent has a younger place itself.
 //!
 //! Hence using a prompt again costs the same whatever its length, and a new block costs one cell. One thread at a time
-//! writes a ledger (see [`super::Index`]); who looks up reads the rows alone.
+//! writes a ledger (see [`super::Index`]); look-ups read only the rows.
 
 mod audit;
 mod cell;
@@ -62,7 +62,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// One without room. It allocates where it is given more than `chunks`, by control: the list of them.
+    /// A ledger without room. Its list of chunks grows, by an allocation of control's, if it is given more than
+    /// `chunks`.
     pub(super) fn new(shift: u32, chunks: usize) -> Ledger {
         Ledger {
             chunks: Vec::with_capacity(chunks),
@@ -159,8 +160,8 @@ impl Ledger {
         self.fell(holder, top)
     }
 
-    /// The same of the line from there to `end`, without what another line was built on since: who goes on there counts
-    /// on it. With what was built on the end, where that is one line.
+    /// The same for the line from there to `end`, but not for blocks on which another line was built since: that one
+    /// counts on them. What was built on the end goes too, if that is one line.
     pub(super) fn remove_line(&mut self, holder: Holder<'_>, row: Row, end: Row) -> u32 {
         let (top, mut at) = (self.find(holder.rows, row), self.find(holder.rows, end));
         let mut below = at;
@@ -214,7 +215,7 @@ impl Ledger {
             going = self.prefetch(holder, going);
             let Cell { row, sibling_before, sibling_after, .. } = *self.cell(at);
             let parent = self.cell(at).parent();
-            // Whoever has a place in the list itself, or another child, goes when its own turn comes.
+            // A parent that is in the list itself, or has another child, goes when its own turn comes.
             let stays = parent == NONE || parent == end || (sibling_before, sibling_after) != (NONE, NONE);
             if stays || self.cell(parent).newer != UNLISTED {
                 break;
@@ -260,7 +261,7 @@ impl Ledger {
         self.let_go(holder, at, row);
     }
 
-    /// A cell that nothing names any more.
+    /// Frees a cell that nothing names any more.
     fn let_go(&mut self, holder: Holder<'_>, at: u32, row: Row) {
         if !holder.leave(row) {
             self.lose(row, at);

@@ -1,10 +1,9 @@
 //! How many tokens a prompt has up to a link: noted by control, read by shards. A table of fixed size without locks
 //! that may forget.
 //!
-//! A word says both, the link's tag and its tokens, so what is read belongs together whoever writes. A bucket is a
-//! cache line: its words are in the order in which they were noted last, and the one noted longest ago goes for a new
-//! one. Who reads while a link is noted again may miss it, as if it were forgotten; while others are noted, it is not
-//! missed.
+//! A word says both, the link's tag and its tokens, so that what is read always belongs together. A bucket is a cache
+//! line: its words are in the order in which they were noted last, and the one noted longest ago goes for a new one. A
+//! reader may miss a link that is being noted again, as if it were forgotten; not while others are noted.
 //!
 //! A word keeps 40 bits of a link, and others choose the bucket: the tokens of another link are taken for this one's
 //! with a probability of at most 8 / 2^40, or 10^-11.
@@ -53,8 +52,8 @@ impl Lengths {
         let Line(words) = self.bucket(link);
         let gives_way = |word: u64| word & TOKENS == 0 || is_of(word, link);
         let place = words.iter().position(|word| gives_way(word.load(Ordering::Relaxed))).unwrap_or(LINE - 1);
-        // From the last on, so that who reads from the first on meets each word that stays.
-        // Release, for the same order.
+        // From the last on, so that a reader, who goes from the first on, meets each word that stays. Release, for the
+        // same order.
         for at in (1..=place).rev() {
             words[at].store(words[at - 1].load(Ordering::Relaxed), Ordering::Release);
         }

@@ -17,9 +17,9 @@
 //!
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is
 //! allocated after the start but where control asks for it ([`Index::resize`], [`Index::keeps_promises`],
-//! [`Index::save`]). Nobody waits for anybody: reading takes no lock, and a ledger is written by who gets it at once.
-//! Who finds it taken looks again for some microseconds and then goes without ([`Missed::Busy`], counted): the endpoint
-//! is believed to hold less than it does until the next turn of that conversation, which is always allowed.
+//! [`Index::save`]). No thread waits for another: reading takes no lock, and a ledger is written by the thread that
+//! claims it. One that finds it claimed looks again for some microseconds and gives up ([`Missed::Busy`], counted): the
+//! endpoint is believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
 //! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going,
 //! lose some block of a long prompt early, and the first one lost ends the match. Of 4,000 requests of Mooncake's
@@ -67,10 +67,10 @@ use seat::{Seat, add};
 const CLAIMS_MAX: u32 = if cfg!(feature = "modelled") { 1 } else { 500 };
 /// The same for control, which may wait: about 20 ms.
 const CONTROL_CLAIMS_MAX: u32 = if cfg!(feature = "modelled") { 1 } else { 1_000_000 };
-/// So many blocks go while shards are kept from a ledger that gets smaller: about half a millisecond.
+/// Blocks evicted at a time from a ledger that gets smaller, while shards are kept from it: about half a millisecond.
 const EVICTED_AT_ONCE: u32 = 4_096;
 
-/// Who says that an endpoint holds a prefix.
+/// On whose word an endpoint is taken to hold a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Origin {
@@ -113,12 +113,12 @@ pub struct Index {
     /// A chunk has two to the power of this many cells.
     shift: u32,
     chunks: usize,
-    /// Whose slot it is: generation and [`TAKEN`]; 0: nobody's, and then it holds nothing or is being emptied.
+    /// By slot, the tenant's generation and [`TAKEN`]; 0: the slot has none, and holds nothing or is being emptied.
     tenants: Box<[AtomicU64]>,
     seats: Box<[CachePadded<Seat>]>,
-    /// What no ledger has. Control alone comes here.
+    /// Chunks that no ledger has. Used by control alone.
     pool: Mutex<Vec<Chunk>>,
-    /// What control takes for the time, in seconds.
+    /// Control's time, in seconds.
     second: CachePadded<AtomicU32>,
     /// How often a slot was emptied: a look-up during which that happened begins again.
     emptied: CachePadded<AtomicU64>,
@@ -176,12 +176,13 @@ impl Index {
         let mut ledger = self.empty(id.slot)?;
         ledger.resize(self.rows.of(id.slot), blocks.unwrap_or(self.share), &mut self.pool());
         self.seats[id.slot as usize].publish(&ledger);
-        // Release: who finds the tenant finds its rows empty.
+        // Release: a thread that sees the tenant sees its rows empty.
         tenant.store(TAKEN | u64::from(id.generation), Ordering::Release);
         Ok(ledger.capacity())
     }
 
-    /// Empties a slot whose endpoint has gone: it is nobody's from then on. `Busy`: believed empty, to be tried again.
+    /// Empties a slot whose endpoint has gone: it has no tenant from then on. `Busy`: counts as empty, to be tried
+    /// again.
     pub fn forget(&self, slot: u16) -> Result<(), Missed> {
         let mut ledger = self.empty(slot)?;
         ledger.resize(self.rows.of(slot), 0, &mut self.pool());
@@ -254,7 +255,7 @@ impl Index {
     }
 
     fn begin(&self, among: &[EndpointId], found: &mut Matches) {
-        // Acquire: who is emptied before this is seen without tenant.
+        // Acquire: slots emptied before this are seen without tenant.
         let among_now = found.begin(self.words, self.emptied.load(Ordering::Acquire));
         for &id in among {
             if self.tenant(id) {
@@ -275,7 +276,7 @@ impl Index {
     /// lie before. Steps are links too: they lie below the block before them, one below the other, beside the next
     /// block.
     ///
-    /// For control, which tells what engines say: waits longer for who writes than [`Index::insert`].
+    /// For control, which notes what engines say: waits longer for a claimed ledger than [`Index::insert`].
     pub fn append(
         &self,
         after: Option<u64>,
@@ -368,7 +369,7 @@ impl Index {
     fn empty(&self, slot: u16) -> Result<MutexGuard<'_, Ledger>, Missed> {
         let seat = self.seats.get(slot as usize).ok_or(Missed::NotTheirs)?;
         self.tenants[slot as usize].store(0, Ordering::Release);
-        // Release: who counts this emptying finds the slot without tenant, or with the next.
+        // Release: a thread that sees this count sees the slot without tenant, or with the next one.
         self.emptied.fetch_add(1, Ordering::AcqRel);
         let mut ledger = self.take(slot, seat, CONTROL_CLAIMS_MAX)?;
         ledger.clear(self.rows.of(slot));
@@ -393,7 +394,7 @@ impl Index {
     }
 
     fn pool(&self) -> MutexGuard<'_, Vec<Chunk>> {
-        // It is whole whatever happened to who had it: chunks are moved one at a time.
+        // It is whole even if the thread that held it has panicked: chunks are moved one at a time.
         self.pool.lock().unwrap_or_else(|broken| broken.into_inner())
     }
 }

@@ -1,15 +1,15 @@
 //! The table of blocks: one row for each block that anybody holds, with one bit for each holder. All threads
 //! read and write it together, without locks.
 //!
-//! A row is two things. Its *key* is one word: the block's tag, how often the row has had another tenant, and
-//! who holds it: one *sole* slot by its number, or how many *share* it. The *bits* of a shared row say who they are.
-//! A holder counts itself in the key before it sets its bit, and clears its bit before it counts itself out. Who reads
-//! compares the key behind the bits with the key before them: bits of a later tenant are never taken for this one's.
+//! A row is two things. Its *key* is one word: the block's tag, how often the row has had another tenant, and who holds
+//! it: one *sole* slot by its number, or how many *share* it. The *bits* of a shared row say who they are. A holder
+//! counts itself in the key before it sets its bit, and clears its bit before it counts itself out. A reader compares
+//! the key read after the bits with the key read before them: bits of a later tenant are never taken for this one's.
 //!
 //! Most blocks have one holder, and for them the key is all that is read. A sole row is its holder's alone to change:
 //! it is left by a plain store, and its first word of bits keeps the holder's cell (see [`super::ledger`]). A second
 //! holder makes a row of its own and shares that one; the next join it there. So a block has two rows at most, but for
-//! threads that make one at the same time, and for a chain that names it again; all are right, and who reads takes the
+//! threads that make one at the same time, and for a chain that names it again; all are right, and a reader takes the
 //! holders of each.
 //!
 //! A block has two buckets of [`LINE`] rows where its row may lie (two choices: Azar, Broder, Karlin, Upfal,
@@ -222,7 +222,8 @@ impl Rows {
 
     /// The cell of a block that its holder has alone is another one from now on. For the holder.
     pub(super) fn keep_in(&self, row: Row, cell: u32) {
-        // Release: who sees this where it looks for a former tenant's bits sees that there is another by now.
+        // Release: a thread that sees these bits while it looks for a former tenant's also sees that the row has
+        // another tenant by now.
         self.bits(row, 0).store(cell.into(), Ordering::Release);
     }
 
@@ -285,11 +286,12 @@ impl Holder<'_> {
                 true => key + HOLDER,
                 false => hash & TAG | key.wrapping_add(TURN_ONE) & TURN | (u64::from(slot) + 1),
             };
-            // Acquire: who left the row is done with its bits. Release: who finds the row finds it so.
+            // Acquire: the tenant that left the row is done with its bits. Release: a thread that sees the row sees it
+            // so.
             if rows.key(row).compare_exchange(key, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 let (word, bit) = bit(slot);
                 if joins {
-                    // Release: who sees this bit sees this tenant or a later one, not the one before.
+                    // Release: a thread that sees this bit sees this tenant or a later one, not the one before.
                     if rows.bits(row, word).fetch_or(bit, Ordering::Release) & bit == 0 {
                         return Some((row, Kept::Shared));
                     }
@@ -327,7 +329,7 @@ impl Holder<'_> {
         let key = self.rows.key(row);
         let seen = key.load(Ordering::Relaxed);
         if sole(seen).is_some() {
-            // Release: who takes the row next finds it as it was left.
+            // Release: the next tenant finds the row as it was left.
             key.store(seen & TURN, Ordering::Release);
             return true;
         }

@@ -120,14 +120,14 @@ impl Matches {
         self.levels().find(|(_, holders)| holders.contains(slot)).map_or(0, |(depth, _)| depth)
     }
 
-    /// Who holds how many leading blocks: the deepest first, each slot once, those that hold none left out. With steps
-    /// several may have the same depth: those with more of them come first.
+    /// The endpoints by how many leading blocks they hold: the deepest first, each slot once, those that hold none left
+    /// out. With steps several may have the same depth: those with more of them come first.
     #[inline]
     pub fn levels(&self) -> impl Iterator<Item = (u32, &Set)> {
         self.levels[..self.count].iter().map(|level| (level.found.blocks, &level.holders))
     }
 
-    /// Who holds the longest match, steps included, where that is one endpoint alone.
+    /// The endpoint that holds the longest match, steps included, if it is the only one.
     pub fn alone(&self) -> Option<u16> {
         let (_, holders) = self.levels().next()?;
         let mut slots = holders.slots();

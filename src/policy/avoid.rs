@@ -5,7 +5,7 @@
 pub struct Avoid {
     slots: [u16; Avoid::MAX],
     count: u8,
-    /// By their places there, those of which the whole server was: no other rank of it will do.
+    /// A bit for each place in `slots`: the whole server of that endpoint was tried, and no other rank of it will do.
     servers: u8,
 }
 
@@ -36,7 +36,7 @@ impl Avoid {
         self.as_slice().contains(&slot)
     }
 
-    /// Those of which the whole server was.
+    /// The endpoints of which the whole server was tried.
     pub(super) fn servers(&self) -> impl Iterator<Item = u16> {
         let slots = self.as_slice().iter().enumerate();
         slots.filter(|(at, _)| self.servers & (1 << at) != 0).map(|(_, slot)| *slot)

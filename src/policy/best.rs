@@ -1,9 +1,9 @@
-//! Who costs least of those that were looked at, who else does, and who comes next.
+//! The endpoint that costs least of those looked at so far, its equals, and the next cheapest.
 
 use crate::limits::ENDPOINTS_MAX;
 use crate::policy::Pool;
 
-/// The least cost so far, who has it, and who comes next.
+/// The least cost so far, the endpoints that have it, and the next cheapest.
 pub(super) struct Best {
     cost: u64,
     equals: [u64; ENDPOINTS_MAX / 64],
@@ -21,7 +21,7 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Who costs more than this is neither chosen nor comes next.
+    /// An endpoint that costs more than this is neither the cheapest nor the next.
     #[inline]
     pub(super) fn limit(&self) -> u64 {
         self.second_cost
@@ -47,12 +47,12 @@ impl Best {
         self.equals[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Who costs least beside the one that was chosen.
+    /// The cheapest beside `chosen`.
     pub(super) fn runner_up(&self, chosen: u16) -> Option<u16> {
         if self.second == Some(chosen) { self.first } else { self.second }
     }
 
-    /// Who comes first behind `tie` of those that cost least.
+    /// Of the cheapest, the first on the ring behind `tie`.
     pub(super) fn first_of_ring(&self, pool: &Pool, tie: u64) -> Option<u16> {
         let is_equal =
             |slot: &u16| self.equals.get(*slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1);

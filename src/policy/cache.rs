@@ -1,5 +1,5 @@
-//! What a choice knows of an endpoint's KV cache, as far as can be computed when it is told: a choice looks at hundreds
-//! of them.
+//! What a choice knows of an endpoint's KV cache, computed beforehand as far as can be: a choice looks at hundreds of
+//! them.
 
 use crate::fleet::{ANSWER_TOKENS, Endpoint, Room};
 
@@ -36,9 +36,9 @@ pub(super) struct Cache {
 
 const _: () = assert!(size_of::<Cache>() == 64, "one line");
 
-/// What is known of the caches of endpoints that are chosen among. Who does not tell how full he is, beside others who
-/// do, is taken to be as they are in the mean: as an empty one he would be preferred to all of them, and nobody would
-/// ever wait for room there.
+/// What is known of the caches of eligible endpoints. An endpoint that does not tell how full it is, beside others that
+/// do, counts as full as these are in the mean: taken for empty it would be preferred to all of them, and no request
+/// would ever wait for room there.
 pub(super) fn of_each(endpoints: &[&&Endpoint]) -> Box<[Cache]> {
     let mut caches: Box<[Cache]> = endpoints.iter().map(|endpoint| Cache::of(endpoint)).collect();
     let tells = |endpoint: &Endpoint| endpoint.engine.kv_use.is_some();
@@ -88,7 +88,7 @@ impl Mean {
         Cache {
             used: parts(self.used as f32),
             turnover: self.turnover,
-            // Nobody waits for room in a cache of which it is not known how large it is.
+            // No request waits for room in a cache of unknown size.
             capacity: told.unwrap_or(0),
             dispatched_at: NOW,
             until_warm: until(NOW, FILL_WARM, capacity, tokens),
@@ -140,8 +140,8 @@ impl Cache {
         }
     }
 
-    /// Of which nothing is told now: it costs nothing. Who waits for room goes by what was told last, lest all go at
-    /// once where engines are too busy to tell.
+    /// A cache of which nothing is told now: it adds no cost. Requests that wait for room go by what was told last,
+    /// lest all go at once where engines are too busy to tell.
     fn untold(room: Option<Room>) -> Cache {
         let vacant = room.map_or(0, |_| u32::MAX);
         let Room { capacity, base, own } = room.unwrap_or(Room { capacity: 0, base: 0, own: 1.0 });

@@ -14,7 +14,7 @@ use crate::policy::{Bound, Choice, Eligible, Pool, Reason, Request, Settings, ba
 /// weight is missed with chance e^-4, and then the least loaded is as good.
 const POINTS_PER_MEMBER: usize = 4;
 
-/// So many points behind a home are looked at for who comes next, who is only told of: of two endpoints the other is
+/// So many points behind a home are looked at for the runner-up, which is only reported: of two endpoints the other is
 /// missed with chance 2^-8.
 const POINTS_FOR_NEXT: usize = 8;
 
@@ -53,7 +53,7 @@ pub(super) fn bounded(
         if !tested.insert(slot) || eligible.was_tried(&request.avoid, slot) {
             continue;
         }
-        // Of one on trial the bound is for the trial's own: what is open there from before is past choosing.
+        // On trial the bound is for the trial's own requests: those open from before were chosen earlier.
         let before = eligible.open_before(row, slot, loads);
         let bound = bound(&pool.settings, row, eligible, total).saturating_add(before);
         let load = eligible.load(row, slot, loads);
@@ -90,7 +90,7 @@ fn all_full(
             Choice::at(eligible, loads, home, eligible.load(row, home, loads), Reason::AllFull)
         }
         _ if home.is_some() => balance::least_load(eligible, loads, request, Reason::AllFull)?,
-        // The walk met none that takes requests: rare, and nothing was full.
+        // The walk met no endpoint that takes requests: rare, and none of them is full.
         _ => balance::least_load(eligible, loads, request, reasons.spill)?,
     };
     let runner_up = home.filter(|&home| home != choice.endpoint.slot);

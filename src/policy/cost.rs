@@ -1,4 +1,4 @@
-//! What a choice by work leaves behind for who asks why.
+//! The costs that a choice by work compared, kept for `explain`, log and receipts.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +11,7 @@ pub struct Costs {
     pub runner_up: Option<Cost>,
 }
 
-/// What a prompt costs at one endpoint, in tokens, term by term;
-/// whoever costs more than four thousand million costs that.
+/// What a prompt costs at one endpoint, in tokens, term by term; each is at most 2^32 - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Sent there, and without a first token yet.

@@ -1,4 +1,4 @@
-//! Those of a pool's endpoints that may be chosen: the dense table of what choices read of them.
+//! The endpoints of a pool that may be chosen, and the dense table of what choices read of them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ enum Cap {
     #[default]
     None,
     Configured,
-    /// It gets one at a time, beside what is open there from before and below what is configured.
+    /// One at a time, beside those open there from before, and below the configured cap.
     Trial,
 }
 
@@ -136,7 +136,8 @@ impl Eligible {
             let weight = endpoint.weight.clamp(1, WEIGHT_MAX);
             let starting = u32::from(endpoint.share_percent).clamp(1, WHOLE);
             let share = if alone { TRIAL_SHARE } else { starting };
-            // Compared by load, one on trial is like the others, or it would never get the request that frees it.
+            // By load an endpoint on trial is compared like the others, or it would never get the request that frees
+            // it.
             let compared = weight * if alone { WHOLE } else { starting };
             rows[endpoint.id.slot as usize] = Row {
                 weight: (weight * share) as u16,

@@ -17,7 +17,7 @@ pub(super) struct Noted {
     at_least: u32,
 }
 
-/// More than all costs.
+/// Above all costs.
 const LEFT_OUT: u32 = u32::MAX;
 
 impl Default for Noted {

@@ -8,8 +8,8 @@ use crate::policy::{Eligible, Pool};
 
 /// So many are told apart at most, the shortest.
 const LENGTHS_MAX: usize = 8;
-/// How long a prompt is is mostly a guess: an endpoint is passed over for one that is longer by more than one part in
-/// so many.
+/// A prompt's length is mostly a guess: an endpoint is passed over only if the prompt is too long by more than one part
+/// in so many.
 const GUESS: u32 = 5;
 
 /// Those endpoints of a pool that take more than others do.
@@ -22,8 +22,8 @@ pub(super) struct Longer {
 }
 
 impl Pool {
-    /// Those that take so many tokens, prompt and answer together, where others do not; all of them, where who does is
-    /// down. Of what is too long for all, those that take most. 0: nothing is known of it.
+    /// The endpoints that take so many tokens, prompt and answer together: all, if those that do are down; those that
+    /// take most, if it is too long for each; all for 0, of which nothing is known.
     #[inline]
     pub fn taking(&self, tokens: u32) -> &Pool {
         let is_too_long = |longer: &&Longer| tokens > longer.than + longer.than / GUESS;
@@ -42,7 +42,8 @@ impl Pool {
             let takes = self.members.iter().zip(&*self.contexts).filter(|(_, context)| **context > than);
             let members: Vec<u16> = takes.map(|(slot, _)| *slot).collect();
             let eligible = Eligible::of(&members, endpoints);
-            // Who only failed requests may take the next one, and nobody else would. Who is down takes none.
+            // An endpoint that only failed requests may take the next one, for which there may be no other. One that is
+            // down takes none.
             let may_take =
                 |slot: &u16| endpoints[usize::from(*slot)].as_ref().is_some_and(|one| one.health != Health::Down);
             eligible.slots().iter().any(may_take).then(|| Longer { than, pool: self.part(members.into(), eligible) })

@@ -49,9 +49,9 @@ pub enum Policy {
     Session,
     /// Prompt prefix on the bounded ring (CHWBL).
     PrefixHash,
-    /// Least work in tokens, by what each endpoint holds of the prompt, as far as it was sent there.
+    /// Least work in tokens; what each endpoint holds of the prompt is judged by what was sent there.
     Warm,
-    /// The same, by what engines themselves say that they hold.
+    /// The same, judged by what engines themselves say that they hold.
     Precise,
 }
 
@@ -85,8 +85,8 @@ impl Policy {
     }
 }
 
-/// How often one request is chosen for before its endpoint is taken whatever its load: the first
-/// choice, and two more after other shards were faster.
+/// How often an endpoint is chosen for one request, because other shards were faster each time, before it is taken
+/// whatever its load.
 pub const CHOICES_MAX: u32 = 3;
 
 /// What is known of a request when its endpoint is chosen.
@@ -196,8 +196,8 @@ pub struct Choice {
     pub endpoint: EndpointId,
     /// Why.
     pub reason: Reason,
-    /// For a spill the home that was full, for a home the next endpoint of the ring if that is near, for least work who
-    /// comes next.
+    /// For a spill the home that was full; for a home the next endpoint of the ring, if that is near; for least work
+    /// the next cheapest.
     pub runner_up: Option<u16>,
     /// Most requests of ours this endpoint may have, this one included: the bound less foreign load. `None`: no bound.
     pub bound: Option<u32>,
@@ -238,7 +238,7 @@ impl Choice {
         }
     }
 
-    /// With its own reason, or [`Reason::Retry`] where endpoints were tried before.
+    /// This choice as it is told of: with reason [`Reason::Retry`] if endpoints were tried before, else its own.
     #[must_use]
     #[inline]
     pub fn told(self, request: &Request<'_>) -> Choice {
@@ -277,7 +277,7 @@ impl Nobody {
         }
     }
 
-    /// Nobody was found: whoever may be chosen and was not tried must then be at its cap.
+    /// Why nobody was found: if an eligible endpoint was not tried, it must be at its cap.
     #[cold]
     fn of(eligible: &Eligible, request: &Request<'_>) -> Nobody {
         match eligible.slots().iter().any(|slot| !eligible.was_tried(&request.avoid, *slot)) {
@@ -293,10 +293,10 @@ pub fn choose(pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choic
     choose_by(pool.settings.policy, pool, loads, request).map(|choice| choice.told(request))
 }
 
-/// The same by another policy, and with a reason as if nothing were to be avoided; see [`Choice::told`].
+/// The same by any policy. The reason is never `Retry`; [`Choice::told`] sees to that.
 #[inline]
 pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'_>) -> Result<Choice, Nobody> {
-    // Where all of these were tried, or have as many requests as they may, another would refuse this one for good.
+    // Even if all of these were tried or are at their caps: others would refuse this prompt for its length.
     let pool = pool.taking(request.context);
     let eligible = pool.eligible();
     let choice = match policy {

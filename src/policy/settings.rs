@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Policy;
 use crate::scan::{Needs, Plain, Plan, PrefixMode};
 
-/// `shadow_policy`: a second policy, of which is counted what it would have chosen; nothing is sent where it says.
+/// `shadow_policy`: a second policy whose choices are counted and never followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ShadowPolicy(pub Option<Policy>);
@@ -101,7 +101,7 @@ impl Settings {
         self.plan_among(std::slice::from_ref(self))
     }
 
-    /// The same where there are `pools`, of whose settings those that say what is read are these.
+    /// The same where there are several `pools`; these settings are those that say what is read for all of them.
     pub fn plan_among(&self, pools: &[Settings]) -> Plan {
         let chain = pools.iter().any(Settings::counts_tokens);
         // The keys of a pool are made as its own policy says, whatever is read for another's sake.
@@ -118,19 +118,19 @@ impl Settings {
         }
     }
 
-    /// Whether this policy chooses here, or is compared with the one that does.
+    /// Whether this policy is the pool's own or its shadow.
     #[inline]
     pub fn looks_at(&self, policy: Policy) -> bool {
         self.policy == policy || self.shadow_policy.0 == Some(policy)
     }
 
-    /// Whether a policy chooses here, or looks on, that counts tokens.
+    /// Whether the pool's own policy or its shadow counts tokens.
     #[inline]
     pub fn counts_tokens(&self) -> bool {
         self.policy.counts_tokens() || self.shadow_policy.0.is_some_and(Policy::counts_tokens)
     }
 
-    /// What of a body a choice waits for, and what of it the policy that it is compared with needs.
+    /// What of a body the pool's own policy and its shadow need.
     pub fn needs(&self) -> Needs {
         self.shadow_policy.0.map_or(Needs::NONE, Policy::needs) | self.policy.needs()
     }

@@ -175,7 +175,7 @@ pub(super) fn least_work(
     })
 }
 
-/// How many of the requests that are there other fronts sent, 0..=1.
+/// The part of the requests there that other fronts sent, 0..=1.
 fn theirs(eligible: &Eligible, total: u64) -> f32 {
     eligible.foreign() as f32 / total.max(1) as f32
 }
@@ -196,7 +196,7 @@ impl Others {
         if theirs == 0.0 {
             return Others::default();
         }
-        // Whoever alone holds the longest part was its home, for them as for us.
+        // The one that alone holds the longest part was its home, for other fronts as for us.
         let holds = |slot: &u16| noted.get(*slot as usize).is_some_and(|noted| noted.held > 0);
         let home = prompt.matches.alone().filter(holds).or_else(|| {
             let mut points = pool.ring.walk(prompt.tie).take(Others::STEPS_MAX);
@@ -268,7 +268,7 @@ impl Work<'_> {
         Terms { pending: self.loads.pending(slot), new, lost, decoding, full, no_room, others }
     }
 
-    /// What those cost that are here beyond an even part of the load, as far as they share their prompts.
+    /// What the requests here beyond an even part of the load cost, as far as they share their prompts.
     #[inline]
     fn uneven(&self, row: &Row, cache: &Cache, in_flight: u32) -> u64 {
         let even = (self.even * u64::from(row.part())) >> EVEN_BITS;
@@ -278,14 +278,15 @@ impl Work<'_> {
         }
     }
 
-    /// How many tokens that were of use go for so many new ones, in parts of one. Where no cache has room it makes no
-    /// difference that this one has none.
+    /// How many useful tokens so many new ones push out. If no cache has room, it makes no difference that this one has
+    /// none.
     fn pushed_out(&self, slot: u16, cache: &Cache, new: u64) -> u64 {
         let beside_room = if self.eligible.vacant() { cache.pushed_out(new, self.loads.dispatched(slot)) } else { 0 };
         (beside_room << PARTS_BITS) + u64::from(cache.turnover) * new
     }
 
-    /// Computed again for the two that are told of, lest all that lose carry their terms along.
+    /// The terms of one cost, computed once more for the two that are reported: no other endpoint has to carry them
+    /// along.
     fn shown(&self, slot: u16) -> Option<Cost> {
         let (row, cache) = self.eligible.known(slot)?;
         let terms = self.terms(slot, row, cache);
@@ -320,7 +321,7 @@ impl Work<'_> {
     }
 }
 
-/// What those cost that decode at an endpoint, and are held up there while so much that is new is computed, given the
+/// What the requests cost that decode at an endpoint, and are held up while `new` tokens are computed there. `mean`:
 /// tokens of the pool's mean prompt.
 #[inline]
 pub(super) fn decoding(mean: u64, new: u64, row: &Row, in_flight: u32) -> u64 {

@@ -27,7 +27,7 @@ impl Records {
         &self.0.get_or_init(queues).told
     }
 
-    /// What exchanges tell of themselves to, where the rules want that.
+    /// Where exchanges hand their records to, if the rules want any.
     pub fn recorder(&'static self, rules: &Rules) -> Option<Recorder> {
         let queues = self.0.get().filter(|_| rules.access_log || rules.receipts > 0);
         queues.map(|Queues { told, spare }| Recorder { queue: told, spare })
@@ -38,7 +38,7 @@ impl Records {
         self.0.get().map(|queues| &queues.told)
     }
 
-    /// Who has read a record gives it back. As many are kept as may wait to be read: a crowd of requests leaves no more
+    /// Takes back a record that was read. As many are kept as may wait to be read: a crowd of requests leaves no more
     /// behind.
     pub fn give_back(&self, mut record: Box<Record>) {
         if let Some(queues) = self.0.get() {
