@@ -55,10 +55,10 @@ pub struct Fleet {
     pub(super) bank: Bank,
     pub(super) pools: Pools,
     answer: ModelsAnswer,
-    /// Engines serve other models than it says; the next snapshot has it made anew, once for all of them.
+    /// What engines serve has changed since the answer was made; the next snapshot makes it anew, once for all changes.
     answer_is_old: bool,
     epoch: u64,
-    /// Every shard chooses by that snapshot or a later one.
+    /// The epoch of the oldest snapshot that a shard may still choose by.
     chosen_by: u64,
     /// When slow starts last went a step on.
     stepped: Option<Instant>,
@@ -136,7 +136,7 @@ impl Fleet {
         self.members[at].now.as_ref().map(|tenancy| tenancy.address)
     }
 
-    /// From where to where an engine has gone, if it was elsewhere `before`; of several ranks the first tells it.
+    /// From where to where an engine has moved, if it was elsewhere `before`; of several ranks only the first tells it.
     fn moved(&self, at: usize, before: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
         let is_first = self.members[at].upstream.is_first();
         before.zip(self.address_at(at)).filter(|(from, to)| from != to && is_first)
@@ -188,7 +188,7 @@ impl Fleet {
             let Some(tenancy) = &mut member.now else { continue };
             let slot = tenancy.id.slot;
             if tenancy.course.seen().is_none() {
-                // What its former tenant left there.
+                // Counts that the slot's former tenant left.
                 counters.forget(slot);
             }
             if let Some(was_barred) = tenancy.course.takes_anew() {
@@ -274,7 +274,7 @@ impl Fleet {
         are_out: fn(usize, usize) -> bool,
     ) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        // Who is out already is not missed.
+        // One that is out already does not count.
         if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
             return true;
         }
@@ -361,7 +361,7 @@ impl Fleet {
     }
 }
 
-/// Whether one serves any model that this one does.
+/// A test whether an engine serves any model that `member` does.
 fn is_peer_of(member: &Member) -> impl Fn(&&Member) -> bool {
     move |other| other.shares_a_model(member) || !other.has_ids() && !member.has_ids()
 }

@@ -27,7 +27,7 @@ pub use processes::Processes;
 pub struct Member {
     /// As configured.
     pub upstream: Upstream,
-    /// What control's own tasks call it; never given to another.
+    /// Its number among control's tasks; never given to another engine.
     pub place: usize,
     /// It came to a fleet that serves: others have warm caches.
     pub latecomer: bool,
@@ -37,7 +37,7 @@ pub struct Member {
     pub key: Option<Arc<str>>,
     /// What its host name stands for.
     pub addresses: Vec<SocketAddr>,
-    /// It was said that these are several of one family,
+    /// The log has said that these are several of one family,
     pub said_shared: bool,
     /// that several engines answer at one,
     pub said_by_turns: bool,
@@ -51,19 +51,19 @@ pub struct Member {
     pub models: Option<Learnt>,
     /// Whether it asks for a key, as it said last.
     pub lock: Lock,
-    /// Another process may answer there by now than the one that told its models.
+    /// Another process than the one that told its models may answer there by now.
     pub models_doubted: bool,
-    /// One does, as far as is known: of who was only silent for a while the next scrape tells whether it is the same.
+    /// Another process does, as far as is known; after mere silence the next scrape tells whether it is the same one.
     pub models_anothers: bool,
-    /// What that one served is forgotten: these ids.
+    /// The ids that it served before they were forgotten for that.
     pub forgotten: Option<Box<[Box<str>]>>,
-    /// Who does has a list with none of the configured ids, of which that one had some.
+    /// The list has none of the configured ids by now, of which the list before had some.
     pub lists_others: bool,
     /// Why its models are not known.
     pub models_error: Option<String>,
     /// Rung when its models are to be read now.
     pub models_wanted: Arc<Notify>,
-    /// Requests for models that were in vain when it was rung for them last.
+    /// The requests for models in vain, when it was last asked for its models because of them.
     pub in_vain: InVain,
     /// Rung when shards have counted more trouble with it.
     pub troubled: Arc<Notify>,
@@ -282,15 +282,15 @@ impl Member {
         }
     }
 
-    /// Another process answers there than the one that told its models, or one that cannot be told from another.
+    /// Another process answers there than the one that told its models, or one that may be another.
     pub fn doubt_models(&mut self) {
         self.models_doubted |= self.models.is_some();
         self.models_anothers |= self.models.is_some();
     }
 
-    /// Whether there is no list any more where an engine had told its models, or one of other models than those that
-    /// are configured.
-    pub fn is_stranger(&self) -> bool {
+    /// Whether another process may answer there by now, and has no list of models, or one without the configured ones.
+    /// It gets nothing beside engines that list theirs.
+    pub fn has_lost_its_models(&self) -> bool {
         self.models_doubted && (self.models.is_none() || self.lists_others)
     }
 

@@ -18,16 +18,15 @@ use crate::snapshot::{Pool, PoolId};
 /// The pool of engines whose models are not known yet, so that traffic flows before the first probe.
 pub const UNLEARNT: &str = "default";
 
-/// Most pools that one of several engines brings, those that were served within [`IDLE`]: others are to have room as
-/// well.
+/// Most pools that one of several engines may bring, counting those served within [`IDLE`]: others need room as well.
 const SHARE_MAX: usize = POOLS_MAX / 2;
-/// The place of an id that nobody has served for so long may be given to another, where statistics do not tell them
-/// apart: longer than any request waits that was meant for it.
+/// An id that no engine has served for so long may lose its place to another id, unless statistics know it by name:
+/// longer than any request waits that was meant for it.
 const IDLE: Duration = Duration::from_secs(3_600);
 
 type Rings = HashMap<(Arc<[u16]>, u32), Arc<Ring>>;
 
-/// Every pool there has been.
+/// All pools there have been, by their places; a place is kept while its id is served, and for long after.
 #[derive(Debug)]
 pub struct Pools {
     config: Arc<Config>,
@@ -37,13 +36,14 @@ pub struct Pools {
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
     /// change of tenants empties the table, and each view keeps only what it uses.
     rings: Rings,
-    /// Places that others may have. Those that statistics know by their ids are kept for ever.
+    /// Places of idle ids, which new ids may take. The first [`LABELLED_POOLS_MAX`], which statistics know by name, are
+    /// never among them.
     spare: Vec<usize>,
-    /// There were so many ids that one got no pool.
+    /// An id got no pool, since there were too many; said once.
     is_full: bool,
-    /// How many each engine brought, by its place, that count.
+    /// By an engine's place, how many ids it brought that are not idle.
     brought: HashMap<usize, usize>,
-    /// Engines that brought as many as they may, and more.
+    /// Places of engines that brought more ids than [`SHARE_MAX`]; said once of each.
     greedy: HashSet<usize>,
 }
 
@@ -54,18 +54,18 @@ struct Known {
     settings: Arc<Settings>,
     /// The engine that served it first, by its place.
     of: usize,
-    /// Somebody serves it, by the last view.
+    /// An engine serves it, by the last view.
     served: bool,
-    /// Nobody does, since it was looked at first: when that was.
+    /// Since when no engine serves it, as ticks have seen it.
     idle_since: Option<Instant>,
-    /// For [`IDLE`] now.
+    /// No engine has served it for [`IDLE`].
     idle: bool,
 }
 
 /// The pools as they are now.
 #[derive(Debug)]
 pub struct View {
-    /// By id; those that nobody serves any more, or only who has no address yet, are empty.
+    /// By id; empty where no engine serves it any more, or only engines without an address yet.
     pub pools: Vec<Pool>,
     /// Served id to pool, of those that somebody serves.
     pub models: HashMap<Box<[u8]>, PoolId>,
@@ -75,7 +75,7 @@ pub struct View {
     pub unlearnt: Option<PoolId>,
     /// See [`crate::snapshot::Snapshot::only`].
     pub only: Option<PoolId>,
-    /// Whether the models of every engine are known.
+    /// The models of every engine are known.
     pub complete: bool,
 }
 
@@ -95,7 +95,7 @@ impl Pools {
         }
     }
 
-    /// Settings are those of `config` from now on; ids stay.
+    /// Takes the settings of `config` from now on; ids stay.
     pub fn reconfigure(&mut self, config: Arc<Config>, forms: Arc<Forms>) {
         for known in &mut self.known {
             known.settings = Arc::new(config.settings_for(&known.name));
@@ -104,7 +104,7 @@ impl Pools {
         self.rings.clear();
     }
 
-    /// How prompts of their models are written.
+    /// Takes other forms in which prompts of the models are written.
     pub fn write_as(&mut self, forms: Arc<Forms>) {
         self.forms = forms;
     }
@@ -147,11 +147,12 @@ impl Pools {
         for member in members {
             let ids = member.ids();
             complete &= ids.is_some();
-            // It is not to get what names no model either.
-            let is_stranger = any_known && member.is_stranger();
-            // Whose name has no address yet is one that is out: what it is to serve is in no service, and not unknown.
-            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_stranger);
-            if slot.is_none() && ids.is_none() && (is_stranger || !any_known) {
+            // Such an engine is not to get requests that name no model either.
+            let is_lost = any_known && member.has_lost_its_models();
+            // An engine whose name has no address yet is out of service: what it is to serve is known, and served by
+            // nobody.
+            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_lost);
+            if slot.is_none() && ids.is_none() && (is_lost || !any_known) {
                 continue;
             }
             let is_out = matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));
@@ -201,8 +202,8 @@ impl Pools {
         }
     }
 
-    /// The id of the pool of that name, which one engine among so many serves: who makes up ids without end leaves the
-    /// others room.
+    /// The id of the pool `name`, which `engine`, one of `engines`, serves; `None` if that engine has brought too many
+    /// ids: one that makes ids up without end must leave others room.
     fn place_for(&mut self, name: &str, engine: &Member, engines: usize) -> Option<PoolId> {
         let brought = self.brought.get(&engine.place).copied().unwrap_or_default();
         if engines > 1 && brought >= SHARE_MAX && !self.places.contains_key(name) {
@@ -219,7 +220,7 @@ impl Pools {
         self.place(name, engine.place)
     }
 
-    /// The id of the pool of that name, which somebody serves: the engine at `of`, where it is new.
+    /// The id of the pool `name`, which is served now. If it is new, the engine at the place `of` has brought it.
     fn place(&mut self, name: &str, of: usize) -> Option<PoolId> {
         if let Some(id) = self.places.get(name) {
             if let Some(known) = self.known.get_mut(usize::from(id.0)) {
@@ -253,7 +254,7 @@ impl Pools {
         Some(id)
     }
 
-    /// A place that another id may have.
+    /// A spare place, if its id is still idle.
     fn given_up(&mut self) -> Option<usize> {
         let is_idle = |at: &usize| self.known.get(*at).is_some_and(|known| known.idle);
         std::iter::from_fn(|| self.spare.pop()).find(is_idle)
@@ -298,10 +299,10 @@ impl Pools {
     }
 }
 
-/// Whether any of them is known to serve something. Beside such a one a stranger may be no engine at all, and is in no
-/// pool.
+/// Whether any of them is known to serve something. Beside such a one a member that [`Member::has_lost_its_models`] is
+/// in no pool: it may be no engine at all.
 pub fn any_known(members: &[Member]) -> bool {
-    members.iter().any(|member| member.ids().is_some() && !member.is_stranger())
+    members.iter().any(|member| member.ids().is_some() && !member.has_lost_its_models())
 }
 
 /// What its engines say of it.

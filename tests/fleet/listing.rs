@@ -189,7 +189,7 @@ fn who_is_started_again_with_another_key_serves_nothing() {
     front.until_health(1, "up");
     until("nobody to be sent there", || asks(10) == 0);
     assert!(front.endpoint(1)["models"].is_null());
-    let said = front.log().lines().filter(|line| line.contains("what it served is forgotten")).count();
+    let said = front.log().lines().filter(|line| line.contains("its models are forgotten")).count();
     assert_eq!(said, 1, "{}", front.log());
     let before = b.requests();
     b.takes("one");

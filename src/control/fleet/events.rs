@@ -94,7 +94,7 @@ impl Fleet {
     /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than
     /// what is sent there.
     pub fn unheard(&mut self, place: usize) {
-        // Who has not said yet what it serves may be listened to as soon as it has.
+        // An engine that has not said yet what it serves may be listened to once it has.
         let member = self.member(place).filter(|member| member.ids().is_some());
         let steps = member.and_then(|member| member.now.as_ref()).filter(|tenancy| tenancy.unit == Unit::Steps);
         if let Some(id) = steps.map(|tenancy| tenancy.id) {
@@ -125,7 +125,7 @@ impl Fleet {
     pub fn remember(&mut self, saved: Saved) {
         let is_told = !saved.is_empty();
         self.remembered = saved;
-        self.forget_strangers();
+        self.forget_unconfigured();
         if is_told && self.remembered.is_empty() {
             tracing::warn!("no engine in caches_file has the name of one of these: their caches begin cold");
         }
@@ -143,9 +143,9 @@ impl Fleet {
         self.remembered.clone()
     }
 
-    /// Of engines that are not configured any more nothing is kept. Those of a host name may come yet where it is not
-    /// known who they are.
-    pub(super) fn forget_strangers(&mut self) {
+    /// Forgets engines that are not configured any more. A name that may be an engine of an `each_address` is kept:
+    /// that engine may still be found.
+    pub(super) fn forget_unconfigured(&mut self) {
         let Fleet { remembered, members, .. } = self;
         let may_be = |Member { upstream, .. }: &Member, name: &str| {
             upstream.each_address && named::may_be_called(upstream, name)
@@ -212,7 +212,7 @@ impl Fleet {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));
         let known = self.remembered.take(&name, process.as_ref());
-        // Of who has slept since then nothing is there.
+        // An engine that has slept since holds nothing any more.
         let Some(known) = known.filter(|_| self.member(place).is_some_and(|member| !member.asleep())) else { return };
         let Some(index) = self.caches.index() else { return };
         if known.remembered.as_ref().is_some_and(|heard| self.may_hear(place, heard.form)) {

@@ -42,8 +42,8 @@ impl Fleet {
         self.follow(keys, now)
     }
 
-    /// Has the members be those of the configuration, in its order. No member is out of the list before all of the
-    /// others are in it: a fault of ours on the way would lose whoever is in none.
+    /// Makes the members those of the configuration, in its order. None leaves the list before all others are in it: a
+    /// fault of ours on the way would lose members that are in neither list.
     pub(super) fn follow(&mut self, keys: Keys, now: Instant) -> (Vec<String>, Vec<String>) {
         let config = Arc::clone(&self.config);
         let mut added = Vec::new();
@@ -75,7 +75,7 @@ impl Fleet {
         // Also those that have another address under the same name.
         self.members.iter_mut().for_each(|member| self.bank.returns(member));
         self.forget_the_gone();
-        self.forget_strangers();
+        self.forget_unconfigured();
         self.pools.membership_changed();
         self.answer_is_old = true;
         (added, removed)
@@ -93,8 +93,8 @@ impl Fleet {
     }
 }
 
-/// One of another name at the URL of one that goes is most likely the same engine: until it says itself what it serves,
-/// it is taken to serve what that did, lest its models be nobody's meanwhile.
+/// A new member at the URL of one that goes is most likely the same engine under another name: until it says itself
+/// what it serves, it is taken to serve what that one did, lest no engine serve these models meanwhile.
 fn inherit(member: &mut Member, gone: &[Member]) {
     let is_new = member.now.is_none() && member.models.is_none();
     let same = gone.iter().find(|gone| is_new && gone.upstream.url == member.upstream.url);

@@ -48,14 +48,14 @@ impl Fleet {
         let (mut before, mut serves_others) = (None, false);
         let is_locked = learnt.as_ref().is_err_and(ModelsError::is_locked);
         match learnt {
-            // Who takes ids that it does not list, as SGLang does, never listed them.
+            // An engine that takes ids which it does not list, as SGLang does, never listed them: it is not doubted.
             Ok(others) if member.models_doubted && was_listed(member) && !member.is_listed(&others) => {
                 let lists_others_now = !std::mem::replace(&mut member.lists_others, true);
                 changed |= lists_others_now;
                 if lists_others_now && speaks {
                     tracing::warn!(
                         engine = %member.upstream.server(),
-                        "lists none of its `models`, of which it listed some before: it gets no requests beside others"
+                        "lists none of its `models` any more: it gets no requests while other engines serve them"
                     );
                 }
                 member.models_error = Some("/v1/models lists none of its `models`, of which it listed some".into());
@@ -67,8 +67,8 @@ impl Fleet {
                 (before, member.models) = (member.models.take(), Some(learnt));
                 (member.models_doubted, member.models_anothers, member.forgotten) = (false, false, None);
             }
-            // A stranger at its address would draw what it asks for, and answer it with an instant 404; one that wants
-            // another key likewise. As long as it is the process that told them, it is our key that is wrong.
+            // Another server at its address would draw requests for these models, and answer each with an instant 404;
+            // likewise one that wants another key. If it is still the process that told them, only our key is wrong.
             Err(error) if member.models_doubted && error.is_no_list() || member.models_anothers && is_locked => {
                 before = member.models.take();
                 serves_others = before.is_some();
@@ -80,7 +80,7 @@ impl Fleet {
                     tracing::warn!(
                         engine = %member.upstream.server(),
                         why = %error,
-                        "another process may answer there by now, and does not tell what it serves: what it served is forgotten"
+                        "another process may answer there by now, and does not tell what it serves: its models are forgotten"
                     );
                 }
             }
@@ -100,18 +100,18 @@ impl Fleet {
         changed
     }
 
-    /// Who wants a key that is not known here is as known as if it had wanted that from the first, and asked for what
-    /// nobody is known to serve. Not as long as others serve all that it did: what is named in another way is theirs,
-    /// and they would get none. Whether it is otherwise than before.
+    /// An engine that wants a key not known here is taken for one that wanted it from the first: it may be asked for
+    /// models that nobody is known to serve. But it is doubted while others serve all that it did: requests that name
+    /// no such model are theirs, and they would get none. Answers whether that has changed.
     fn judge_locked(&mut self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
         let are_theirs =
             |ids: &[Box<str>]| ids.iter().all(|id| self.beside_server_of(member).any(|other| other.serves(id)));
         let are_served = member.forgotten.as_deref().is_some_and(are_theirs);
-        let is_stranger = are_served && member.upstream.models.is_empty();
+        let is_doubted = are_served && member.upstream.models.is_empty();
         self.members
             .get_mut(at)
-            .is_some_and(|member| std::mem::replace(&mut member.models_doubted, is_stranger) != is_stranger)
+            .is_some_and(|member| std::mem::replace(&mut member.models_doubted, is_doubted) != is_doubted)
     }
 
     /// Engines that are new said this of what they serve, before anybody is sent there.

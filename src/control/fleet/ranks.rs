@@ -88,10 +88,10 @@ impl Fleet {
     fn is_served_elsewhere(&self, member: &Member) -> bool {
         let any_known = pools::any_known(&self.members);
         let is_elsewhere = |other: &&Member| {
-            // A stranger is in no pool.
+            // One that has lost its models is in no pool.
             !other.upstream.is_of_server(&member.upstream)
                 && is_in_service(other)
-                && !(any_known && other.is_stranger())
+                && !(any_known && other.has_lost_its_models())
         };
         let mut elsewhere = self.members.iter().filter(is_elsewhere);
         let Some(ids) = member.ids() else { return elsewhere.any(|other| other.ids().is_none()) };

@@ -10,8 +10,8 @@ use crate::counters::Counted;
 use crate::fleet::{EndpointId, Room, Turnover};
 use crate::snapshot::Pool;
 
-/// What others had in an engine's cache is believed so long after it was told: their requests may have ended since, and
-/// room that never comes again would be waited for.
+/// What others had in an engine's cache is believed for so long after it was told: their requests may have ended since,
+/// and ours would wait for room that is there.
 pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 
 /// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
@@ -131,7 +131,7 @@ impl Fleet {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
         tenancy.scrape_error = Some(why);
-        // Who was too busy for his probes may be so for a scrape yet.
+        // An engine that was too busy for its probes may still be for a scrape.
         let is_long = |since: &mut Instant| now.saturating_duration_since(*since) > stale;
         let cannot_say = tenancy.was_silent.take_if(is_long).is_some() && tenancy.can_say();
         let tokens = tenancy.tokens();
@@ -171,8 +171,8 @@ impl Fleet {
     ) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let since = self.ticked.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
-        // Where this process stood still nobody could be asked meanwhile:
-        // to forget all at once would let go whoever waits.
+        // If this process stood still, no engine could be asked meanwhile: to forget all readings at once would release
+        // all waiting requests.
         let usual = 2 * TICK + Duration::from_millis(self.config.control.publish_interval_ms);
         let stood_still = since.saturating_sub(usual);
         let mut changed = false;

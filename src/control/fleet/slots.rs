@@ -50,7 +50,7 @@ impl Leavers {
         if endpoint.cap == Endpoint::NO_CAP {
             return endpoint;
         }
-        // Of one server with several ranks and without, nobody says which of them has what the other had.
+        // If one server had ranks and now has none, or the reverse, it is not known which rank has what.
         let may_be_here = |rank: Option<u16>| rank.zip(endpoint.rank).is_none_or(|(rank, here)| rank == here);
         let there = self.0.get(&endpoint.address).into_iter().flatten();
         let running = there.filter(|(rank, _)| may_be_here(*rank)).map(|(_, running)| *running);
@@ -79,9 +79,9 @@ impl Fleet {
         }
     }
 
-    /// Who came while so many were leaving that its slot has no place in the index gets one that has, as soon as there
-    /// is one. It is the same process at the same address, and serves on. Who is not up stays where that is known of it
-    /// until it is.
+    /// A member that came while many were leaving may have a slot without a place in the index: it gets one with a
+    /// place as soon as there is one. It is the same process at the same address, and serves on. A member that is not
+    /// up waits until it is, since only its slot knows why.
     pub(super) fn bring_in(&mut self, now: Instant) -> bool {
         let places = self.caches.places().min(self.slots.len());
         let free = self.slots[..places].iter().filter(|slot| slot.tenant.is_none()).count();
@@ -126,8 +126,8 @@ impl Fleet {
         others.filter(|other| other.health() == Some(Health::Up)).any(is_peer)
     }
 
-    /// Where a member is to be and is not. Without addresses it stays where it is: name servers fail more often than
-    /// engines move. Ranks of one server are where the first of them is.
+    /// The address that a member is to move to, if any. Without addresses it stays where it is: name servers fail more
+    /// often than engines move. Ranks of one server go where the first of them is.
     fn next_address(&self, at: usize) -> Option<SocketAddr> {
         let member = &self.members[at];
         let first = self.address_of_first(member).filter(|first| member.addresses.contains(first));
@@ -151,7 +151,7 @@ impl Fleet {
     fn put(&mut self, at: usize, next: Tenancy, now: Instant) {
         let (id, member) = (next.id, &mut self.members[at]);
         if member.now.is_some() {
-            // Whoever watches it is to look there now.
+            // Its watch must look there now.
             member.models_wanted.notify_one();
             member.troubled.notify_one();
         }
@@ -231,8 +231,8 @@ impl Fleet {
         in_flight: impl Fn(u16) -> u32,
         counted: impl FnOnce(&[u16]) -> Counted,
     ) -> bool {
-        // A shard that stood still in the middle of a turn goes on with the snapshot that it began with, and what it
-        // sends to who left would be counted as the next one's.
+        // A shard that stood still in the middle of a turn goes on with its snapshot of before, and what it sends to
+        // the endpoint that left would be counted as the next tenant's.
         let rested = |slot: &Slot| {
             let leaving = slot.leaving.as_ref();
             leaving.is_some_and(|leaving| {
@@ -256,8 +256,8 @@ impl Fleet {
                 self.bank.keep(tenant, &here.since(&before));
             }
         }
-        // An address that was found once, such as one that is configured, is not found again: who had no slot for it
-        // then has one now, as far as they last.
+        // An address that is configured is not looked up again: a member that got no slot for it then gets one now,
+        // while there are any.
         for at in 0..self.members.len() {
             if self.next_address(at).is_some() && !self.seat(at, now) {
                 break;

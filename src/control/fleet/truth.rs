@@ -21,8 +21,8 @@ pub struct Moved {
 }
 
 impl Fleet {
-    /// Compares what was predicted with what is known by now. Answers who is on another rung,
-    /// and whether shards must know.
+    /// Compares what was predicted with what is known by now. Answers which endpoints are on another rung, and whether
+    /// shards must know.
     pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> (Vec<Moved>, bool) {
         let (mut moved, mut first_told) = (Vec::new(), false);
         for member in &mut self.members {

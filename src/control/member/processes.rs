@@ -19,8 +19,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Another one answers than before, as it seems; when each began, where it says so. Whether it is new, and not one
-    /// that is back.
+    /// It seems that another process answers than before. `before` and `began`: when each began, if it says so. Answers
+    /// whether it is new, and not one that is back.
     pub fn join(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
         let Some(began) = began.filter(|began| before != Some(*began)) else {
             let renewed = self.renewed.replace(now);

@@ -174,7 +174,7 @@ fn a_server_that_was_out_is_tried_by_all_its_ranks_where_nobody_else_serves() {
 /// comes to list something else than what it is configured for, and gets no requests.
 #[test]
 fn a_server_that_was_out_is_tried_by_one_of_its_ranks_where_others_serve_all_that_it_does() {
-    let tried = |ids: &[&str], others: [&[&str]; 2], is_stranger: bool| {
+    let tried = |ids: &[&str], others: [&[&str]; 2], has_lost_its_models: bool| {
         let (counters, now) = (Counters::leak(), Instant::now());
         let server = Upstream { ranks: 2, ..Upstream::new("http://engine-0:8000".parse().unwrap()) };
         let models = |of: usize| others[of].iter().map(|id| (*id).to_owned()).collect();
@@ -188,7 +188,7 @@ fn a_server_that_was_out_is_tried_by_one_of_its_ranks_where_others_serve_all_tha
         (0..2).for_each(|place| serves(&mut fleet, place, ids));
         (0..2).for_each(|of| serves(&mut fleet, of + 2, others[of]));
         all_up(&mut fleet, now);
-        if is_stranger {
+        if has_lost_its_models {
             (0..2).for_each(|_| _ = probed(&mut fleet, &[2, 3], fails(How::Refused), now));
             probed(&mut fleet, &[2, 3], Ok(()), now);
             (2..4).for_each(|place| serves(&mut fleet, place, &["x"]));
