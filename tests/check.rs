@@ -135,8 +135,8 @@ fn a_caches_file_that_is_a_mount_of_its_own_is_advised_on() {
     let usual = text(&self::check(&check[1..]).stdout);
     assert!(!usual.contains("caches file"), "{usual}");
     let said = text(&mounted(&[&[env!("CARGO_BIN_EXE_warmfront")], &check[..]].concat()).unwrap().stdout);
-    let words = format!("cannot write {}: it is mounted there alone", caches.display());
-    assert!(said.contains(&words) && said.contains("mount the folder that it is in"), "{said}");
+    let words = format!("cannot write {}: it is mounted as a single file", caches.display());
+    assert!(said.contains(&words) && said.contains("mount its folder"), "{said}");
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn models_that_no_engine_serves_are_named() {
     let said = text(&check(&["--no-ports", "--config", path.to_str().unwrap()]).stdout);
     for name in ["default_model = \"lama\"", "[pool.\"x/y\"]"] {
         assert!(
-            said.contains(&format!("no engine serves the model of {name}: it changes nothing; they serve llama")),
+            said.contains(&format!("no engine serves the model of {name}, which has no effect; they serve llama")),
             "{said}"
         );
     }

@@ -66,11 +66,11 @@ pub struct Args {
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
-    /// The policy that engines are to serve, in every pool, compared with none; "precise" wants most of them.
+    /// Advise for this policy, in every pool, instead of those of the file; "precise" asks most of engines.
     #[arg(long, value_name = "NAME", value_enum)]
     policy: Option<Policy>,
-    /// Send each engine the same new prompt twice, for one token each: whether replies tell what was cached, and events
-    /// come.
+    /// Send each engine the same new prompt twice, for one token each, to see whether replies tell what was cached, and
+    /// whether events come.
     #[arg(long)]
     ask: bool,
     /// Seconds that an engine may take for an answer.
@@ -87,7 +87,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     let read = Config::read(&flags).and_then(|mut read| {
         // What a policy wants of engines is asked of that one alone.
         if policy.is_some() {
-            read.config.compare_nothing();
+            read.config.drop_shadows();
         }
         read.checked()
     });

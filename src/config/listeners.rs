@@ -13,7 +13,7 @@ pub fn is_ipv6_alone(address: SocketAddr, listen: &[SocketAddr]) -> bool {
     address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0 && listen.iter().any(for_ipv4)
 }
 
-/// Addresses of `listen` of which one is all that the other is.
+/// A pair of addresses in `listen` of which one includes the other, in words.
 pub(super) fn twice(serve: &Serve) -> Option<String> {
     let all = || serve.listen.iter().enumerate();
     let (one, other) = all()
@@ -29,8 +29,8 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
     })
 }
 
-/// Engines that connect to tell their KV events, each to a port of its own: who comes to one is taken for the engine
-/// that was there before.
+/// Faults of ports at which engines connect to tell their KV events. Each needs one of its own: whatever connects there
+/// is taken for that engine.
 fn doors(config: &Config, found: &mut Vec<Problem>) {
     let ranks = config.upstream.iter().enumerate();
     let ranks = ranks.flat_map(|(place, upstream)| upstream.each_rank().map(move |rank| (place, rank)));
@@ -92,16 +92,16 @@ pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
     doors(config, found);
 }
 
-/// Whether both cannot be had, or only one of them hears. Port 0 is a different one each time. Whether `[::]` is IPv4's
-/// addresses, too, is the machine's to say.
+/// Whether both cannot be opened, or only one of them would get connections. Port 0 is a different one each time.
+/// Whether `[::]` takes IPv4, too, depends on the machine.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let alike = one.ip() == other.ip()
         || one.is_ipv4() == other.is_ipv4() && (one.ip().is_unspecified() || other.ip().is_unspecified());
     one.port() == other.port() && one.port() != 0 && alike
 }
 
-/// Whether who connects to `url` comes to the listener on `ours`;
-/// host names but one are nobody's until they are looked up.
+/// Whether a connection to `url` comes to the listener on `ours`. Of host names only `localhost` is known without a
+/// look-up.
 fn reaches(url: &Url, ours: SocketAddr, ipv6_alone: bool) -> bool {
     let hosts: Vec<IpAddr> = match (&*url.host, url.host.parse()) {
         ("localhost", _) => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
@@ -126,8 +126,8 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified() || begins().is_ok_and(|begin| begin == address)
 }
 
-/// Why `admin` is more widely reached than it should be, in words. Whoever reaches it commands the front without a key.
-/// An address of a private network, as pods have them, is for its operator to guard: probes and Prometheus come there.
+/// Why more peers reach `admin` than should, in words: each of them commands the front without a key. A private
+/// network's address, as pods have, is for its operator to guard: probes and Prometheus come there.
 pub fn admin_is_open(serve: &Serve) -> Option<String> {
     let admin = serve.admin;
     // No private network ends where another one begins.

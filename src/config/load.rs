@@ -49,7 +49,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 impl Flags {
-    /// Whether what is at `path` is what they say, whatever the file says.
+    /// Whether these flags set the key at `path`, whatever the file says.
     fn set(&self, path: &[String]) -> bool {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match path.as_slice() {

@@ -8,7 +8,7 @@ use super::problem::nearest;
 
 /// What a level may be called.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-/// The crates whose events there are: a target of another would silence what was meant.
+/// The crates that log: a filter for another one would silence everything.
 const LOGGING: [&str; 2] = ["warmfront", "hyper_util"];
 
 /// `[log]`
@@ -66,7 +66,7 @@ fn part_fault(part: &str, has_level: bool) -> Option<String> {
         return (!is_level(part)).then(|| format!("\"{part}\" is not a log level{}", meant(part, &LEVELS)));
     };
     let first = target.split([':', '[']).next().unwrap_or_default();
-    // Beside a level for all, a target of which nothing comes silences nothing; but it may be mistyped.
+    // Beside a level for all, an unknown target silences nothing; but it may be mistyped.
     let harmless = has_level && nearest(first, LOGGING.iter().copied()).is_none();
     if !LOGGING.contains(&first) && !harmless {
         let meant = meant(first, &LOGGING);
@@ -75,7 +75,7 @@ fn part_fault(part: &str, has_level: bool) -> Option<String> {
     (!is_level(level)).then(|| format!("\"{level}\" is not a log level{}", meant(level, &LEVELS)))
 }
 
-/// Numbers are levels, too; nothing at all is none, whatever the parser takes it for.
+/// Whether a word is a level: numbers are, too; an empty word is none, whatever the parser makes of it.
 fn is_level(word: &str) -> bool {
     !word.is_empty() && word.parse::<LevelFilter>().is_ok()
 }

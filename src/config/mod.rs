@@ -1,5 +1,5 @@
-//! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said with file, line
-//! and what was meant, all of it at once, before anything starts.
+//! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said before anything starts, with
+//! file, line and what was meant: all of it at once, unless a value of a wrong type keeps the others from being read.
 
 mod access;
 mod cidr;
@@ -76,7 +76,7 @@ pub struct Serve {
     pub driver: Driver,
     /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// Peers that may ask it for more than metrics and whether the front lives and is ready.
+    /// Peers that may ask it for more than `/metrics`, `/healthz` and `/readyz`.
     pub admin_from: Vec<Cidr>,
     /// Paths passed on beside the inference and read-only ones; a trailing `/*` opens all below.
     pub paths: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Serve {
     pub default_model: String,
     /// What a client's FIN after a complete request means.
     pub half_close: HalfClose,
-    /// Whether a stream that its engine breaks off ends, where an event can stand, with one that says so.
+    /// Whether a stream that its engine breaks off ends with an event that says so, where one can stand.
     pub stream_error_event: bool,
 }
 
@@ -217,26 +217,26 @@ impl Default for Control {
 }
 
 impl Config {
-    /// Whether a policy chooses anywhere, or looks on, that counts tokens.
+    /// Whether any pool's policy, or its shadow, counts tokens.
     pub fn counts_tokens(&self) -> bool {
         self.routing.counts_tokens() || self.pool.keys().any(|id| self.settings_for(id).counts_tokens())
     }
 
-    /// Whether a policy chooses anywhere, or looks on, that goes by what engines say that they hold.
+    /// Whether any pool's policy, or its shadow, goes by what engines say that they hold.
     pub fn listens(&self) -> bool {
         let listens = |settings: &Settings| settings.looks_at(Policy::Precise);
         listens(&self.routing) || self.pool.keys().any(|id| listens(&self.settings_for(id)))
     }
 
-    /// What bodies are scanned for: all that any pool needs, for which one it is shows only in the body.
+    /// What bodies are scanned for: all that any pool needs, since only the body tells which pool it is for.
     pub fn plan(&self) -> Plan {
         let mut pools: Vec<Settings> = self.pool.keys().map(|id| self.settings_for(id)).collect();
         pools.push(self.routing.clone());
         self.routing.plan_among(&pools)
     }
 
-    /// Lets no policy look on, in any pool.
-    pub fn compare_nothing(&mut self) {
+    /// Switches shadow policies off in all pools.
+    pub fn drop_shadows(&mut self) {
         self.routing.shadow_policy = ShadowPolicy::OFF;
         self.pool.values_mut().for_each(|differs| drop(differs.remove("shadow_policy")));
     }

@@ -7,7 +7,7 @@ use std::str::Utf8Error;
 
 use super::shape;
 
-/// Most signs of a line that are shown.
+/// Most characters of a line that are shown.
 const EXCERPT_SIGNS: usize = 160;
 
 /// One fault.
@@ -37,7 +37,7 @@ impl Problem {
 #[derive(Clone, Debug)]
 pub struct Invalid {
     source: Option<(PathBuf, String)>,
-    /// Whether what has no place in the file is a fault of it all the same.
+    /// Whether faults without a place in the file are the file's all the same.
     is_files: bool,
     problems: Vec<Problem>,
 }
@@ -52,7 +52,7 @@ impl Invalid {
         Invalid { source: Some((path, text)), is_files: false, problems }
     }
 
-    /// Faults of the flags, or of what no file says.
+    /// Faults of the flags, or of values that stand in no file.
     pub(super) fn outside_file(problems: Vec<Problem>) -> Invalid {
         Invalid { source: None, is_files: false, problems }
     }
@@ -68,7 +68,7 @@ impl Invalid {
         let byte = bytes.get(at).copied().unwrap_or_default();
         let message = format!("byte 0x{byte:02X} is no UTF-8; save the file as UTF-8");
         let text = String::from_utf8_lossy(bytes);
-        // The sign that stands for it there.
+        // The replacement character that stands for it in the text.
         let span = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
         Invalid::in_file(path, &text, vec![Problem { path: Vec::new(), message, span: Some(span) }])
     }
@@ -125,8 +125,8 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
     write!(out, "{margin} | {}{}", " ".repeat(indent), "^".repeat(marked.min(room)))
 }
 
-/// Whether a line may hold what names a tenant, which may be its key: those are in no log, and in no answer to who has
-/// this read anew.
+/// Whether a line may hold the name of a tenant, which may be its key: such lines are shown in no log and in no answer
+/// to a reload.
 fn names_tenants(before: &str, line: &str) -> bool {
     let key = |line: &str| line.trim_start().trim_start_matches(['[', ' ', '\t', '"', '\'']).to_owned();
     // `queue = "on"` is a key of [routing].
@@ -137,12 +137,12 @@ fn names_tenants(before: &str, line: &str) -> bool {
         None => key(line).starts_with("weights"),
     };
     let table = before.lines().rev().find(|line| line.trim_start().starts_with('[') || of_queue(line));
-    // Whatever stands there: it may be a misspelt `weights`.
+    // Whatever the key: it may be a misspelt `weights`.
     of_queue(table.unwrap_or_default()) || of_queue(line)
 }
 
-/// Whether a line may give the key to an engine itself, under a name that no key has,
-/// and not the file that it stands in.
+/// Whether a line may hold an engine's key itself, under a name that the configuration does not know, instead of its
+/// file's.
 fn names_secret(before: &str, line: &str) -> bool {
     // A value may have lines of its own.
     let begins = |line: &&str| line.contains('=') || line.trim_start().starts_with('[');

@@ -23,13 +23,13 @@ pub struct Queue {
     pub tenant_header: String,
     /// Peers whose `x-warmfront-priority`, or `priority` in the body, is believed.
     pub priority_from: Vec<Cidr>,
-    /// Which end of them goes first.
+    /// Whether low or high priorities go first.
     pub priority_first: PriorityFirst,
     /// By the value of that field: how much more of the room a tenant gets than one of weight 1.
     pub weights: BTreeMap<String, u32>,
 }
 
-/// Engines differ in it, and order their own queues by the same numbers.
+/// Which priority goes first. Engines order their own queues by the same numbers, and differ in this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PriorityFirst {
@@ -54,7 +54,7 @@ impl Default for Queue {
 }
 
 impl Config {
-    /// What `queue` or `weights` ask for and no pool does, in words.
+    /// What `queue` or `weights` ask for without effect in any pool, in words.
     pub(super) fn queue_wanting(&self) -> Option<&'static str> {
         let pools = || self.pool.keys().map(|id| self.settings_for(id)).chain([self.routing.clone()]);
         let is_asked = !self.queue.weights.is_empty() || pools().any(|pool| pool.queue == Queueing::On);

@@ -5,7 +5,7 @@ use crate::kvevents::Endpoint;
 use crate::limits::RANKS_MAX;
 
 impl Config {
-    /// What may be chosen: of servers with several ranks each of these, in the order of the configuration.
+    /// The endpoints that may be chosen, in the order of the configuration: each rank of a server by itself.
     pub fn endpoints(&self) -> impl Iterator<Item = Upstream> {
         self.upstream.iter().flat_map(Upstream::each_rank)
     }
@@ -46,8 +46,8 @@ impl Upstream {
         Upstream { rank: Some(rank), kv_events, kv_replay, ..self.clone() }
     }
 
-    /// Whether both are of one server, be it another of its ranks, whatever else is said of it; a name that it has in
-    /// any case may be written out.
+    /// Whether both are ranks of one server, or the same one, whatever their other keys say. A `name` equal to the
+    /// default counts as none.
     pub fn is_of_server(&self, other: &Upstream) -> bool {
         self.url == other.url && (self.name == other.name || self.server() == other.server())
     }

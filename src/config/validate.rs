@@ -245,8 +245,7 @@ fn health(health: &Health, found: &mut Vec<Problem>) {
     }
     for (key, value) in [("eject_ms_max", health.eject_ms_max), ("slow_start_ms", health.slow_start_ms)] {
         if value > HOUR_MS {
-            let message =
-                format!("`{key}` cannot be above {HOUR_MS}, an hour: an engine that is well would stand idle");
+            let message = format!("`{key}` cannot be above {HOUR_MS}, an hour: a healthy engine would stand idle");
             found.push(Problem::new(["health", key], message));
         }
     }

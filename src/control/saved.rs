@@ -322,7 +322,7 @@ fn is_replaceable(path: &Path) -> io::Result<()> {
     // Of a link that is itself: it is what would be replaced.
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
     let is_mount = found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
-    let why = "it is mounted there alone, so that no other file can take its place; mount the folder that it is in";
+    let why = "it is mounted as a single file, so that no other file can take its place; mount its folder";
     if is_mount { Err(io::Error::new(io::ErrorKind::ResourceBusy, why)) } else { Ok(()) }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
 fn nobodys(name: &str, ids: &HashSet<String>) -> Finding {
     let mut served: Vec<String> = ids.iter().map(|id| shown(id)).collect();
     served.sort();
-    let words = format!("no engine serves the model of {name}: it changes nothing; they serve {}", served.join(", "));
+    let words = format!("no engine serves the model of {name}, which has no effect; they serve {}", served.join(", "));
     Finding::advice("models", words)
 }
 
