@@ -43,7 +43,7 @@ const WARMING: f64 = 0.35;
 /// multi-turn conversations through it over real sockets, under one policy after the other.
 #[derive(clap::Args, Debug)]
 pub struct DemoArgs {
-    /// Conversations at a time. Of 1,200, KubeAI's number, each engine's cache can hold an eighth, and hashing
+    /// Conversations at a time. With 1,200, KubeAI's number, each engine's cache holds an eighth of them, and hashing
     /// is enough; with more it matters which engine has room.
     #[arg(long, value_name = "N", default_value_t = 1400, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000))]
     threads: usize,

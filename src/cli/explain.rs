@@ -54,7 +54,7 @@ pub struct Args {
     /// Header field the request would carry; may be given several times.
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = field)]
     fields: Vec<(String, String)>,
-    /// Tell of the last finished requests with this id instead, as a running front knows them: by its first 64 bytes.
+    /// Tell of a running front's last finished requests with this id instead; its first 64 bytes are compared.
     #[arg(long, value_name = "ID", value_parser = request_id, conflicts_with_all = ["body", "path", "fields"])]
     request_id: Option<String>,
     /// Print the answer as JSON.

@@ -25,8 +25,9 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
 /// Compare policies on a trace or on generated traffic, against simulated engines in simulated time.
 ///
 /// The front's own policies run by the code that serves; those of other routers by their published rules and defaults;
-/// `oracle` has one cache for all engines and knows their state (attention is not counted), `pooled` the same but for
-/// when engines' steps end, which no router sees. Nothing is sent anywhere. The same command prints the same figures.
+/// `oracle` has one cache for all engines and knows their state (attention is not counted); `pooled` knows the same,
+/// but not when engines' steps end, which no router sees. Nothing is sent anywhere. The same command prints the same
+/// figures.
 ///
 /// A trace is in Mooncake's format, one JSON object a line in order of time, plain or Zstandard: {"timestamp": ms,
 /// "input_length": tokens, "output_length": tokens, "hash_ids": [ids of 512-token blocks]} or a front's own access log
@@ -60,7 +61,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
   (src/replay/profiles.toml of the sources), measure, and
     warmfront replay trace.jsonl --profiles mine.toml --profile mine
 
-Reading the table: `hit rate` is cached by prompt tokens; `off by` the mean absolute difference \
+Reading the table: `hit rate` is the cached part of the prompt tokens; `off by` the mean absolute difference \
 between the tokens that a choice thought cached and those that its engine found; `<=8k` are prompts of up to \
 8,192 tokens; `between tokens` is a mean; `SLO kept` is the share of requests within --slo-ttft-ms and \
 --slo-token-ms; `imbalance` is tokens computed at the busiest engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
@@ -87,7 +88,7 @@ pub struct Args {
     /// times as large. Of the policies only the front's own know the weights.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", value_parser = clap::value_parser!(u32).range(1..=64))]
     weights: Vec<u32>,
-    /// Fronts that share nothing, among which requests are dealt; only the front's own policies are several.
+    /// Fronts among which requests are dealt, and which share nothing; other routers' policies stay one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     fronts: u16,
     /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
@@ -97,7 +98,7 @@ pub struct Args {
     /// src/replay/profiles.toml.
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
-    /// KV tokens of an engine, instead of the profile's; contexts no longer than that.
+    /// KV tokens of an engine, instead of the profile's; contexts are no longer than that.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     kv_tokens: Option<u32>,
     /// Varies generated traffic, and what policies draw.

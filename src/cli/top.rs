@@ -52,13 +52,13 @@ Of each endpoint:
                   ejected (it failed requests), trial, unknown,
                   kept (up and failing, as too few others are left);
                   in percent: a slow start
-  rung            how far is believed what is known of its cache:
+  rung            how far the front believes what it knows of its cache:
                   exact (what its engine says), replaying,
                   approximate (what was sent there), hash (nothing)
-  flight          requests of ours, from the choice to the last byte; one that
-                  failed for `failed_charge_ms` longer (a second)
+  flight          requests of ours, from the choice to the last byte; a failed
+                  one `failed_charge_ms` longer (a second)
   pending         tokens of prompts sent there that have no first token yet,
-                  beside those thought to be cached
+                  without those thought to be cached
   KV              its KV cache in use
   held, hit       of the prompt tokens sent there, the part thought to be in its
                   cache; of those that it looked up, the part that it found

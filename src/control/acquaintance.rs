@@ -33,7 +33,7 @@ impl Keeper {
                 sleep(GLANCE).await;
             }
         };
-        // With those who are slow it goes on all the same.
+        // Slow engines are not waited for any longer.
         let _ = timeout(if succeeds { BEHIND_ANOTHER } else { COLD }, known).await;
         let found_nobody = self.fleet().members().iter().all(|member| member.now.is_none());
         if succeeds && found_nobody && !self.config().upstream.is_empty() {
@@ -79,7 +79,7 @@ async fn first_list(
         timeout: Duration::from_millis(control.models_timeout_ms),
         bytes_max: control.models_bytes_max,
     };
-    // Who fails here is asked again as all are.
+    // Engines that fail here are asked again later, as all are.
     let learnt = timeout(COLD, models::learn(&Client::default(), &call)).await.ok()?.ok()?;
     Some((upstream.server(), learnt))
 }

@@ -18,7 +18,7 @@ pub const LEFT_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Bank {
     known: BTreeMap<Arc<str>, Past>,
-    /// Those of them that are not here, the first to leave first.
+    /// Names of engines that have left, the first to leave first.
     left: VecDeque<Arc<str>>,
 }
 
@@ -55,7 +55,7 @@ impl Bank {
         member.scrape_failures += take(&mut past.scrape_failures);
     }
 
-    /// One of this name is heard otherwise from now on, or not at all.
+    /// The events of the engine of this name are heard in another way from now on, or not at all.
     pub fn was_heard(&mut self, name: Arc<str>, figures: &Figures) {
         self.known.entry(name).or_default().heard.add(figures);
     }

@@ -95,11 +95,14 @@ pub(super) async fn watch(keeper: Arc<Keeper>, stats: &'static Stats) {
         }
         if said.scarce {
             tracing::warn!(
-                "no descriptor, memory or room to watch them (fs.epoll.max_user_watches) is left to take clients with, or the kernel refuses, which a line of its own says: further ones wait, unanswered, until that is over; `warmfront check` says how many descriptors it takes"
+                "no descriptor, memory or room to watch clients (fs.epoll.max_user_watches) is left to accept them, or the kernel refuses, which a line of its own says: they wait, unanswered, until that is over; `warmfront check` says how many descriptors are needed"
             );
         }
         if let Some(times) = said.scarce_no_more {
-            tracing::info!(times, "clients are taken again: accepting was put off so often, and not for a minute now");
+            tracing::info!(
+                times,
+                "clients are accepted again; accepting was put off so often, but not in the last minute"
+            );
         }
         if said.uncounted {
             tracing::warn!(

@@ -232,7 +232,7 @@ fn redo(edits: &[&Edit], upstreams: &mut Vec<Upstream>, makes_sense: &impl Fn(&[
             let engine = &*edit.name();
             tracing::warn!(
                 engine,
-                "a change made by hand while the configuration was read is undone: what was read allows none like it"
+                "a change made by hand while the configuration was read is undone: the new configuration does not allow it"
             );
         }
         _ => {

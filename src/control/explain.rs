@@ -136,7 +136,7 @@ impl<'a> Against<'a> {
             body_bytes: question.body.len() as u64,
             scan: match whole {
                 Progress::Failed(fault) => format!(
-                    "failed ({}): forwarded unchanged, routed by load where a policy would have read it; where several models are served and its own was not read, to default_model or answered 400",
+                    "failed ({}): forwarded unchanged; policies that would read it go by load; if its model was not read and several are served, it goes to default_model, or is answered 400",
                     fault.as_str()
                 ),
                 _ => "whole".into(),

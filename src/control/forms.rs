@@ -136,7 +136,7 @@ impl Forms {
                     %tokenizer,
                     file,
                     when,
-                    "engines may write prompts by this file, which is not read; if they do, those prompts are routed as by policy warm"
+                    "engines may write prompts by this file, which the front does not read; if they do, those prompts are routed as by policy warm"
                 );
             }
             for LeftOut { role, why } in left_out {

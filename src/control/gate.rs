@@ -18,18 +18,18 @@ use crate::publish::Process;
 /// Read under any name, as Prometheus and probes come by that of a service: they change nothing and show no request.
 const OPEN: &[&str] = &["/metrics", "/healthz", "/readyz"];
 
-const NAMED: &str = "the admin listener is asked by IP address or as localhost; under another name, which a page in a \
-                     browser could have sent here, it answers GET of /metrics, /healthz and /readyz alone\n";
+const NAMED: &str = "ask the admin listener by IP address or as localhost, or send `Host: localhost`; under another name, which a \
+                     page in a browser could have sent here, it answers GET of /metrics, /healthz and /readyz alone\n";
 const FOREIGN: &str = "the admin listener does what no page of another site asks for; ask it without a browser, \
                        such as with curl, or leave out `Origin` and `Sec-Fetch-Site`\n";
-const ELSEWHERE: &str = "from here the admin listener answers GET of /metrics, /healthz and /readyz alone; `admin_from` in \
-                         [serve] says from where it is asked for more\n";
+const ELSEWHERE: &str = "from your address the admin listener answers GET of /metrics, /healthz and /readyz alone; for more, \
+                         `admin_from` in [serve] must list it\n";
 /// Asked with a body, it changes nothing.
 const EXPLAIN: &str = "/explain";
 const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
 
-/// Where another process serves from the same sockets, who still has a connection to this one asks that from the next
-/// on: a change that is made here is none of the service.
+/// If another process serves from the same sockets by now, has clients ask that one, on their next connection: a change
+/// made here would not be one of the service.
 pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
     let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
     let mut answer = if changes && process.has_successor() {
@@ -37,7 +37,7 @@ pub(super) async fn send_on(State(process): State<&'static Process>, request: Re
     } else {
         next.run(request).await
     };
-    // Also where it took this one's place meanwhile.
+    // Asked again afterwards: it may have taken this one's place meanwhile.
     if process.has_successor() {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -38,7 +38,7 @@ const FIRST_SHARE: u8 = 10;
 /// So many refused probes in a row mean that nobody is there.
 pub(super) const REFUSALS: u32 = 2;
 
-/// So many times as many failed probes as make an engine down have another address tried, where it is not refused.
+/// Another address is tried after so many times `failures_down` failed probes, if none was refused.
 const PATIENCE: u32 = 5;
 
 /// See the module.
@@ -52,9 +52,9 @@ pub struct Course {
     refusals: u32,
     /// A probe was good, at this address.
     answered: bool,
-    /// The last probes were taken and not answered in time, as far as they had it down, or may.
+    /// The failed probes in a row were all taken, but not answered in time.
     silent: bool,
-    /// When the first of the last probes failed of which none found a connection.
+    /// Since when no probe has found a connection.
     absent: Option<Instant>,
     probe_error: Option<String>,
     /// Ejections in a row, and how long the last one was.
@@ -65,7 +65,7 @@ pub struct Course {
     /// What shards had counted at the last look; `None`: not looked yet.
     seen: Option<Outcome>,
     spared: Option<Instant>,
-    /// What it had given when it was spared last, where it has given nothing since.
+    /// What it had given when it was last kept in service for want of others, if it has given nothing since.
     kept: Option<u32>,
     /// It stays although its probes are not answered in time.
     slow: bool,
@@ -93,7 +93,8 @@ enum Bar {
 }
 
 impl Course {
-    /// Of an endpoint that nothing is known of. `warm`: it need not start slowly, such as when all start together.
+    /// The course of an endpoint of which nothing is known. `warm`: it need not start slowly, as when all start
+    /// together.
     pub fn new(warm: bool, rules: &Rules, now: Instant) -> Course {
         let mut course = Course {
             probes: Probes::Unknown,
@@ -288,8 +289,8 @@ impl Course {
         turn
     }
 
-    /// Who is refused, or told otherwise, knows. Silence is doubt: under load `/health` waits behind the tokens of all
-    /// streams, and where each that is slow leaves its part to the others, these are slow next.
+    /// A refusal or another status is certain. Silence is not: under load `/health` waits behind the tokens of all
+    /// streams, and if each slow engine left its part to the others, these would be slow next.
     fn failed_probe(&mut self, may_go: bool, rules: &Rules) -> Option<Turn> {
         if self.failures < rules.failures_down || self.probes == Probes::Failing {
             return None;

@@ -46,8 +46,8 @@ use taking::Taking;
 /// How often what shards have counted is looked at.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Behind a publication so many times as long as it took: each of hundreds of engines says something else each second,
-/// and where they serve a thousand adapters probes and scrapes are to have their turns between two of them.
+/// After a publication the next waits for so many times as long as it took: hundreds of engines change each second, and
+/// if they serve a thousand adapters, probes and scrapes need their turns between two publications.
 const PUBLISHING_PAUSE: u32 = 3;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
-    /// How another one comes in its place.
+    /// How another configuration replaces this one.
     taking: Taking,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
@@ -66,7 +66,7 @@ pub struct Keeper {
     saving: Saving,
     /// What watches each engine, by place, and what it goes by; ends when it is dropped.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
-    /// Who listens to each engine's events, by place; none where that is another process's by now.
+    /// The tasks that listen to engines' events, by place; `None` once another process listens in this one's place.
     ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
     /// What they hear.
     heard: Mutex<Hearings>,
@@ -132,8 +132,8 @@ impl Keeper {
         }
     }
 
-    /// Has every engine watched. Who is watched already is watched on: one that began anew with each edit would not
-    /// come to its next look-up where these are frequent, and all engines would be asked at one moment.
+    /// Has every engine watched. A watch that runs goes on: if each edit began it anew, frequent edits would keep it
+    /// from its next look-up, and all engines would be asked at one moment.
     pub fn watch(self: &Arc<Self>) {
         let plan = watch::Plan::from(&*self.config());
         let engines = self.servers();
@@ -147,7 +147,7 @@ impl Keeper {
         self.listen();
     }
 
-    /// By place, and of several ranks behind one port the first: all that it is asked is for the others as well.
+    /// The servers, each with the place of its first rank: what that one is asked is asked for all ranks.
     fn servers(&self) -> Vec<(usize, Upstream)> {
         let fleet = self.fleet();
         let first = fleet.members().iter().filter(|member| member.upstream.is_first());
@@ -186,8 +186,7 @@ impl Keeper {
         self.changed_if(changed);
     }
 
-    /// See [`Fleet::probed`]; what it is of a server it is of each of its ranks, at once. True: its models may be
-    /// others than before.
+    /// See [`Fleet::probed`]; an outcome counts for all ranks of the server at once. True: its models may have changed.
     pub fn probed(&self, server: &Server, outcome: &Result<(), Failure>) -> bool {
         let (mut turns, mut changed) = (Vec::new(), false);
         let mut fleet = self.fleet();
@@ -211,7 +210,7 @@ impl Keeper {
         let (turns, changed) = fleet.look(self.counters, now);
         let (moved, compared) = fleet.compare(self.counters.predictions(), now);
         fleet.ring_for_trouble(|slot| self.trouble(slot));
-        // Where one that has no address may serve what nobody else does, that is refused for want of an engine.
+        // A model that only an engine without an address serves is refused for want of an engine, and is not unknown.
         let snapshot = self.published.current();
         let unlearnt = snapshot.unlearnt.and_then(|id| snapshot.pool(id));
         let unreachable = unlearnt.filter(|pool| pool.members.is_empty()).map(|_| Count::RefusedUnreachable);
@@ -326,8 +325,8 @@ struct Clock {
     second: Instant,
 }
 
-/// How long shards are told nothing behind a publication that `took` so long: for no longer than the fleet's time
-/// passes in one step, unless that is configured.
+/// The least time between a publication that `took` so long and the next: no longer than one step of the fleet's time,
+/// unless `least` is.
 fn pause(least: Duration, took: Duration) -> Duration {
     least.max((took * PUBLISHING_PAUSE).min(TICK))
 }

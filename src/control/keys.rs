@@ -10,7 +10,7 @@ use super::edit::{Edit, Refused};
 use super::member::Member;
 use crate::config::{Config, Upstream};
 
-/// Those of all engines, in the order of the configuration; none: that engine is asked without.
+/// The keys of all engines, in the order of the configuration; `None`: that engine is asked without one.
 pub type Keys = Vec<Option<Arc<str>>>;
 
 /// The key in an engine's `api_key_file`.

@@ -1,4 +1,5 @@
-//! What is to last as long as this process, or as an engine is in its fleet: what becomes of a fault of our own there.
+//! Tasks that must last as long as the process, or as an engine is in the fleet, and what follows if one of them
+//! panics.
 //!
 //! A task that panics ends alone, and nobody would see it: without the one that publishes, a front says that it is
 //! ready, and its shards hear of no change any more.
@@ -18,8 +19,8 @@ use crate::publish::Process;
 /// Before it begins anew: what it fell over may be there yet.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Spawns what the front is not itself without: where it panics the process ends, as it does with a shard, and whatever
-/// supervises it starts it anew. One in whose place another serves ends its streams without it.
+/// Spawns a task that the front cannot do without: if it panics, the process ends, as with a shard, and its supervisor
+/// starts it anew. If another process serves already, this one only goes on to end its streams.
 pub(super) fn spawn(
     task: &'static str,
     process: &'static Process,
@@ -42,7 +43,7 @@ pub(super) fn spawn(
     tokio::spawn(lasting).abort_handle()
 }
 
-/// Spawns what goes by others' bytes, as [`anew`] runs it.
+/// Spawns a task that reads others' bytes, run by [`anew`].
 pub(super) fn spawn_anew<F>(task: &'static str, begin: impl Fn() -> F + Send + Sync + 'static)
 where
     F: Future<Output = ()> + Send,
@@ -50,8 +51,8 @@ where
     tokio::spawn(async move { anew(task, None, begin, || ()).await });
 }
 
-/// Runs what goes by others' bytes, as what one engine says: that is not to end the front. Where it panics it begins
-/// anew a while later, behind `mend`.
+/// Runs a task that reads others' bytes, such as what one engine says: these must not end the front. If it panics, it
+/// begins anew a while later, after `mend`.
 pub(super) async fn anew<F: Future<Output = ()>>(
     task: &'static str,
     engine: Option<&str>,
@@ -70,7 +71,7 @@ async fn fell(work: impl Future<Output = ()>) -> bool {
     caught(work).await.is_none()
 }
 
-/// What came of it; none: it panicked.
+/// Its result; `None`: it panicked.
 pub(super) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {

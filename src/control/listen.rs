@@ -267,7 +267,7 @@ impl Listener {
             let engine = name(keeper, *place);
             tracing::error!(
                 engine = engine.as_deref(),
-                "what hears this engine has ended by this fault, and begins anew"
+                "the task that listens to this engine's KV events ended by this fault, and begins anew"
             );
             return ASK_AGAIN;
         }

@@ -40,7 +40,7 @@ pub fn write(lines: &[u8]) {
     let goes_on = mem::replace(&mut log.is_silenced, outcome.is_err()) && outcome.is_ok();
     drop(log);
     if goes_on {
-        tracing::warn!(lost = lost(), "lines of this log were lost: whoever reads it took none for a while");
+        tracing::warn!(lost = lost(), "lines of this log were lost: its reader took none for a while");
     }
 }
 

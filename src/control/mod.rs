@@ -122,7 +122,7 @@ pub enum StartError {
     /// `access`
     #[error("{0}; `access` in [log] says where to")]
     Access(String),
-    /// Of engines by name, with a process in service that this one was to follow.
+    /// Name servers know none of the engines, and another process is in service that this one was to follow.
     #[error("name servers know none of the engines; see `url` in [[upstream]], or wait until name servers answer")]
     Nowhere,
     /// Threads, descriptors.
@@ -131,8 +131,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Nobody can listen there for who asks control: on no other address either,
-    /// where descriptors or memory are wanting.
+    /// The error for an admin address that cannot be listened on; if descriptors or memory are wanting, no other
+    /// address would do either.
     pub fn no_listener(address: SocketAddr, error: io::Error) -> StartError {
         if is_want(&error) {
             let why = format!("nothing is left to listen on {address} with: {error}");
@@ -148,7 +148,7 @@ pub struct Handle {
     /// Where the admin listener is: as configured, with the port that was taken for port 0.
     pub admin: SocketAddr,
     access: Arc<AccessLog>,
-    /// The admin listener once more, until it goes where those of the shards go.
+    /// A duplicate of the admin listener, until it is put beside those of the shards.
     legacy: Option<OwnedFd>,
     bequest: Bequest,
     process: &'static Process,
@@ -157,8 +157,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Every shard accepts: says so, and has `listeners`, which are those of all shards, kept for whoever comes after
-    /// this process.
+    /// Every shard accepts: says so, and keeps `listeners`, those of all shards, for a process that follows this one.
     pub fn serves(&mut self, listeners: Vec<OwnedFd>) {
         let Some(admin) = self.legacy.take() else { return };
         let estate = Estate { admin, listeners };
@@ -184,11 +183,11 @@ impl Handle {
 /// this one's place, they are to be fewer than a unit may have (`TasksMax=`).
 const THREADS_MAX: usize = 96;
 
-/// They stay once they were needed: what is to be done by one where no thread can be made waits for another of them to
-/// be free, and would break off what asked for it if there were none.
+/// They stay once they were needed. Where no more threads can be made, work waits for one of them to be free; if there
+/// were none, it would panic.
 const THREADS_STAY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Longest wait for what is known of caches to be written, or read at the start, where something else waits for that.
+/// Longest wait for `caches_file` to be written, or read at the start, while something else waits for that.
 const SAVED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Starts the control thread. When this returns, the admin listener is open and a first snapshot of all
@@ -197,7 +196,7 @@ const SAVED_WITHIN: Duration = Duration::from_secs(20);
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.max_blocking_threads(THREADS_MAX).thread_keep_alive(THREADS_STAY).enable_all().build()?;
-    // Before anything that takes its time: these signals end whoever does not wait for them, or are lost.
+    // Before anything slow: until they are waited for, these signals end the process, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait(succeeds) })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
@@ -268,7 +267,7 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
 /// How often a start is looked at.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Starts everything that runs beside each other; answers how to end the admin listener alone.
+/// Starts all of control's tasks; answers how to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
     lasting::spawn("outcomes", setup.process, Arc::clone(keeper).watch_outcomes());
@@ -295,7 +294,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
         source: Arc::clone(&setup.source),
     };
     let serving = async move {
-        // Until then who asks whether the service is ready is to ask the one that is.
+        // Until then the process in service answers whether the service is ready.
         while succeeds && !process.all_serving() {
             sleep(GLANCE).await;
         }
@@ -313,7 +312,7 @@ fn remembered(file: &Path, within: Duration) -> io::Result<Saved> {
     let (path, (sender, read)) = (file.to_owned(), mpsc::channel());
     thread::Builder::new().name("caches".into()).spawn(move || {
         saved::tidy_up(&path);
-        // What is late is nobody's.
+        // If it comes too late, nobody receives it.
         let _ = sender.send(Saved::read(&path));
     })?;
     match read.recv_timeout(within) {
@@ -352,7 +351,8 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpList
     Ok(listener)
 }
 
-/// Whoever hands a listener on has it open as well, and the kernel has no other beside it at all addresses of its port.
+/// The process that hands a listener on has it open as well, and beside it the kernel opens none for all addresses of
+/// its port.
 fn between_one_and_all(error: &io::Error) -> io::Error {
     let why = "the listener before this one has the port, and has it until it is closed: from one address to all of the same \
                port, or back, `admin` changes with a stop and a start, and not with SIGUSR2";

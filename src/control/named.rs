@@ -62,8 +62,8 @@ impl Named {
         is_told
     }
 
-    /// A name does not stand for those of its engines that are another's: who goes with either would be lost to both.
-    /// False: it has no others.
+    /// Takes out of a name's addresses those of engines that belong to another: an engine of two names would go with
+    /// either. False: no others are left.
     pub fn leaves(&mut self, name: &Upstream, is_anothers: impl Fn(&Upstream) -> bool) -> bool {
         let Some((_, addresses)) = self.0.iter_mut().find(|(known, _)| known.is_same(name)) else { return false };
         addresses.retain(|at| !is_anothers(&engine(name, *at)));

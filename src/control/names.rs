@@ -1,4 +1,4 @@
-//! Where the names of engines lead, as far as an engine can be asked there.
+//! The addresses that engines' names stand for, as far as requests can be sent there.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::resolver;
 /// Longest wait for name servers before shards begin without the engines they know.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
-/// Most addresses that the C library tells of a name, and leaves out the others without a word: musl's MAXADDRS.
+/// Most addresses that the C library tells of a name; it leaves out others without a word (musl's MAXADDRS).
 const TOLD_MAX: usize = if cfg!(target_env = "musl") { 48 } else { usize::MAX };
 
 /// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for
@@ -27,7 +27,7 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
         match lookup.await {
             Ok(Ok(Ok(addresses))) => found.push((place, addresses)),
             Ok(Ok(Err(why))) => tracing::warn!(why, "cannot look up an engine; it is tried again"),
-            _ => tracing::warn!("name servers are slow; an engine without an address is looked up again"),
+            _ => tracing::warn!("name servers are slow; the look-up of an engine without an address is tried again"),
         }
     }
     found
@@ -44,7 +44,7 @@ pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     usable(host, found.into_iter())
 }
 
-/// Engines that are left out, others at each look-up, would come and go.
+/// Refuses an answer that may be cut: engines left out, others at each look-up, would come and go.
 fn all_told(host: &str, found: usize, most: usize) -> Result<(), String> {
     let words = || {
         format!(
@@ -54,8 +54,7 @@ fn all_told(host: &str, found: usize, most: usize) -> Result<(), String> {
     if found < most { Ok(()) } else { Err(words()) }
 }
 
-/// Those that can be asked: no request names an address of one link with its interface,
-/// and without that nobody is there.
+/// The addresses that can be connected to: a link-local one needs its interface, which a name does not tell.
 fn usable(host: &str, found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, String> {
     let is_of_a_link = |address: &SocketAddr| matches!(address, SocketAddr::V6(six) if six.scope_id() != 0);
     let (of_links, found): (Vec<_>, Vec<_>) = each_once(found).into_iter().partition(is_of_a_link);

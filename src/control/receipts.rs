@@ -136,8 +136,8 @@ fn off() -> (StatusCode, String) {
 fn unknown(id: &str, most: usize) -> String {
     let id: String = id.chars().take(Record::ID_BYTES).flat_map(char::escape_debug).collect();
     format!(
-        "no request \"{id}\" is among the last {most} that ended here: its id is the reply's x-request-id, a request has its \
-         receipt when it has ended, `receipts` in [log] keeps more of them, and who began before another process took this one's place \
-         (SIGUSR2) has none here, but a line in the access log\n"
+        "no request \"{id}\" is among the last {most} that ended here: look for its id in the reply's x-request-id, and wait \
+         until it has ended; `receipts` in [log] keeps more of them. Requests that began before an upgrade (SIGUSR2) \
+         have none here; the access log has them\n"
     )
 }

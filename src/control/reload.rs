@@ -1,7 +1,7 @@
 //! Another configuration in the place of the one in use, while requests run: who asks for it, where it comes from, and
 //! what it has changed. The keeper takes it.
 //!
-//! What cannot be had without a restart is said and left as it is.
+//! Changes that need a restart are named, and left out.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,10 +23,10 @@ pub trait Source: Debug + Send + Sync {
     /// All that is wrong with it, in words.
     fn load(&self) -> Result<Config, String>;
 
-    /// This one is in use from now on. Waits for no disk.
+    /// Tells that this configuration is in use from now on. Waits for no disk.
     fn in_use(&self, config: &Config);
 
-    /// Says what is wanting for this one, which is in use all the same. For a thread of its own: disks may not answer.
+    /// Logs what this configuration wants in vain, though it is in use. For a thread of its own: disks may not answer.
     fn say_wanting(&self, config: &Config);
 }
 
@@ -43,7 +43,7 @@ pub struct Changes {
     pub undone: Vec<String>,
     /// Sections of the configuration that differ.
     pub changed: Vec<&'static str>,
-    /// Keys that differ and stay as they were until a restart, or are not wholly followed until then.
+    /// Keys that have changed and take effect, or take it wholly, only after a restart.
     pub restart: Vec<&'static str>,
 }
 
@@ -171,7 +171,7 @@ pub(super) async fn reload_and_say(
                 );
             }
             if !restart.is_empty() {
-                tracing::warn!(keys = ?restart, "these keys are not followed, or not wholly, until a restart");
+                tracing::warn!(keys = ?restart, "these keys take effect, or take it wholly, only after a restart");
             }
         }
         Err(why @ Refused::Broken) => tracing::error!(%why, "configuration not taken, or not wholly"),

@@ -23,7 +23,7 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest life of a connection, so that bodies and answers that never end leave room as well.
 const LIFE_MAX: Duration = Duration::from_secs(300);
-/// What is being answered by then may take that much longer.
+/// An answer under way by then may take that much longer.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// Before another try where there is no descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
                     drop(seat);
                 });
             }
-            // Who has left already.
+            // The client has left already.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
                 if want.troubled(Instant::now()) {
@@ -57,7 +57,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-/// Whatever ends a connection is its client's to see.
+/// Errors of a connection are not reported: its client sees them.
 async fn answer(stream: TcpStream, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);

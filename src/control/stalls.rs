@@ -22,12 +22,13 @@ const OVERSLEPT: Duration = Duration::from_secs(3);
 /// is taken: while the machine or the process stands still, control does not look.
 const WEDGED: u32 = 500;
 
-/// How late control was at worst is told for so long, and for as long again.
+/// The worst lateness of control is told for one to two of these windows.
 const WINDOW: Duration = Duration::from_secs(10);
-/// So late in two of these in a row it says so.
+/// Control says so if it was this late in two such windows in a row.
 const LATE: Duration = Duration::from_secs(1);
 
-/// So late once it says that, too: it looked at nothing meanwhile, nor did shards where the process stood still.
+/// Control says so if it was this late once: it looked at nothing meanwhile; nor did shards, if the whole process stood
+/// still.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Within so many looks, a second, each shard has counted that it stood still as well, if it did.
 const COUNTED: u32 = 50;
@@ -161,7 +162,7 @@ impl Seen {
         Some(Found::Stands(doing, stood))
     }
 
-    /// Nobody looked for so long, and what it did meanwhile is not known.
+    /// Control did not look for so long, so that what the shard did meanwhile is not known.
     fn unseen(&mut self, length: Duration) {
         self.since += length;
     }

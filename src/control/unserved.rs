@@ -1,9 +1,9 @@
-//! Models that the configuration names and no engine serves: a name that is mistyped there changes nothing, and is
-//! never met.
+//! Models that the configuration names and no engine serves: mistyped names, which would have no effect and go
+//! unnoticed.
 
 use crate::config::Config;
 
-/// Where such names stand, by what engines serve.
+/// The places in the configuration where such names stand.
 pub fn unserved(config: &Config, is_served: impl Fn(&str) -> bool) -> Vec<String> {
     let default = Some(&config.serve.default_model).filter(|id| !id.is_empty() && !is_served(id));
     let pools = config.pool.keys().filter(|id| !is_served(id));

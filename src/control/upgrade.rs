@@ -32,7 +32,7 @@ pub(super) fn failures() -> u64 {
     FAILURES.load(Ordering::Relaxed)
 }
 
-/// What is handed on, and to whom: shared with whoever ends this process.
+/// What is handed on, and to which process; shared with the task that ends this process.
 pub type Bequest = Arc<Mutex<Will>>;
 
 /// See [`Bequest`].
@@ -142,7 +142,7 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
                 process.give_way();
                 heir.tell_alone();
                 keeper.listen_no_more();
-                // Nobody is to wait in a listener that this process alone has open.
+                // Clients must not wait in a listener that only this process has open.
                 drop(estate);
                 let mut will = will();
                 will.successor = Some(heir);

@@ -219,7 +219,7 @@ fn a_reload_that_hangs_is_told() {
     std::fs::remove_file(&key).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&key).status().unwrap().success());
     front.hang_up();
-    front.until_said("a reload is under way for 10 s");
+    front.until_said("a reload has been under way for 10 s");
     std::fs::write(&key, "secret").unwrap();
     front.until_said("configuration taken");
     std::fs::remove_file(&key).unwrap();

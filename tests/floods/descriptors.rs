@@ -28,7 +28,7 @@ fn a_crowd_beyond_the_descriptors_waits_and_spoils_nothing(driver: &str) {
     let before = (front.descriptors(), front.accepted());
     let mut crowd: Vec<Client> = (0..CROWD).map(|_| front.connect()).collect();
     front.until("accepting stops", |front| front.metric("warmfront_accept_stalls_total") > 0);
-    front.until("words on that", |front| front.has_said("is left to take clients with"));
+    front.until("words on that", |front| front.has_said("room to watch clients"));
     let accepted = front.accepted() - before.1;
     figure("clients accepted with 64 descriptors", driver, accepted);
     assert!((8..50).contains(&accepted), "{accepted} of {CROWD} clients with {DESCRIPTORS} descriptors");

@@ -195,7 +195,7 @@ impl Caches {
                     tracing::warn!(
                         engine,
                         seats,
-                        "the prefix index has no place for this many engines: this one counts as cold until others leave, or a restart"
+                        "the prefix index has no place for so many engines: this one counts as cold until others leave, or until a restart"
                     );
                 } else {
                     tracing::warn!(
@@ -233,7 +233,7 @@ impl Caches {
                     blocks = due,
                     engine = largest.map(|(engine, _)| engine),
                     tokens = largest.map(|(_, tokens)| tokens),
-                    "no prefix index has room for all that these engines say they hold: this one tells of the largest cache; see whether that can be"
+                    "no prefix index has room for all that these engines say they hold; this one tells of the largest cache: see whether that can be true"
                 ),
             }
         }

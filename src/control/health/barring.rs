@@ -49,7 +49,7 @@ impl Course {
         (self.bar, self.kept) = (Bar::Until(now + self.last), None);
     }
 
-    /// Another rank of its server was tried before it, and said that the server ends: it would have heard the same.
+    /// Another rank of its server was tried before it, and said that the server ends: this one would say the same.
     pub fn ends_with_another(&mut self, rules: &Rules, now: Instant) {
         if matches!(self.bar, Bar::Until(end) if now >= end) {
             self.trouble = Some(Trouble { why: Why::Drain, last: None });

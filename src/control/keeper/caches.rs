@@ -23,9 +23,9 @@ use crate::publish::Process;
 
 /// How often what is known of caches is written down, if that has changed.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
-/// And how often if it is long: a file of hundreds of engines, written each minute, wears its disk out.
+/// The pace at which long files are written: one of hundreds of engines, written each minute, would wear its disk out.
 const SAVED_BYTES_PER_SECOND: u64 = 1 << 20;
-/// But then: what is older is of little use, since caches have others' prompts by then.
+/// But this often at least: older files are of little use, since caches hold other prompts by then.
 const SAVED_AT_LEAST_EVERY: Duration = Duration::from_secs(30 * 60);
 
 /// Who is heard, by place, and by what name.
@@ -34,14 +34,13 @@ pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
 /// Writing down what is known of caches.
 #[derive(Debug, Default)]
 pub struct Saving {
-    /// Held by who does; of whom, by place, it was said that nothing is written.
+    /// Held while the file is written. The places of engines of which the log has said that nothing is written.
     said: tokio::sync::Mutex<BTreeSet<usize>>,
     failures: AtomicU64,
     bytes: Arc<AtomicU64>,
 }
 
-/// What becomes another whenever what is to be written down does, and where. What only makes blocks of a cache younger
-/// is left out.
+/// Changes whenever what is to be written changes, or its file. Blocks that only became younger are no change.
 #[derive(PartialEq)]
 struct State {
     file: PathBuf,
@@ -71,8 +70,7 @@ impl Keeper {
         }
     }
 
-    /// Hears nobody any more, whatever changes: where engines come to be heard, the process in this one's place waits
-    /// for that door.
+    /// Stops listening for good: the process in this one's place waits for the ports that engines connect to.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let heard = std::mem::take(&mut *self.hearings());
@@ -162,7 +160,7 @@ impl Keeper {
         }
     }
 
-    /// Writes it down for whoever cannot wait for a disk that does not answer: what is late is written on nevertheless,
+    /// Writes it down, and waits for `limit` at most: a disk may not answer. If that is too short, writing goes on
     /// until another process is in this one's place.
     pub async fn save_within(self: &Arc<Self>, process: &'static Process, limit: Duration) {
         let keeper = Arc::clone(self);
@@ -173,8 +171,8 @@ impl Keeper {
         }
     }
 
-    /// Answers how many bytes that were; none: nothing is known that could be known again, or it is another process's
-    /// to write by now.
+    /// Answers how many bytes that were; `None`: nothing is known that a later process could use, or another process
+    /// writes the file by now.
     async fn write(&self, path: &Path, process: &'static Process) -> io::Result<Option<u64>> {
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
@@ -186,10 +184,10 @@ impl Keeper {
         let mut writing = None;
         for place in places {
             let known = self.fleet().saved(place);
-            // Now, as the fleet is, and not before the others were written: who begins to listen takes what is there.
+            // Looked up now, and not before the others were written: an engine may have begun to be heard meanwhile.
             let hearing = self.hearings().get(&place).map(|(_, hearing)| Arc::clone(hearing));
             if let Some((name, mut engine)) = known {
-                // Not while the fleet is held: who changes a hearing holds that, and then the fleet.
+                // Not while the fleet is held: a change of a hearing locks that first, and then the fleet.
                 if let Some(hearing) = hearing {
                     engine.remembered = Some(hearing.saved_or(engine.remembered));
                 }

@@ -1,5 +1,5 @@
-//! Where engines say that they connect to, to tell their KV events: who comes to a port is taken for the engine that it
-//! is for, so that two cannot have one.
+//! The ports of this front at which engines say that they connect to tell their KV events. Whatever connects to a port
+//! is taken for its engine, so that two engines cannot share one.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::control::member::Member;
 use crate::fleet::Health;
 use crate::kvevents::{Endpoint, Settings};
 
-/// Who was not found for so long is gone: a machine that is off, or a pod that was deleted, refuses nothing.
+/// An engine that was not found for so long is gone: a machine that is off, or a pod that was deleted, refuses nothing.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type ByPlace = BTreeMap<usize, Vec<Endpoint>>;
@@ -22,7 +22,7 @@ type ByPlace = BTreeMap<usize, Vec<Endpoint>>;
 pub(super) struct Doors(Mutex<ByPlace>);
 
 impl Doors {
-    /// Those of engines that are gone are nobody's.
+    /// Keeps the doors of the engines at these places, and forgets all others.
     pub(super) fn retain(&self, places: &[usize]) {
         self.all().retain(|place, _| places.contains(place));
     }
@@ -39,8 +39,8 @@ impl Keeper {
         self.doors.all().insert(place, doors.cloned().collect());
     }
 
-    /// Why nobody waits where the engine at `place` says that it connects, if somebody else means that: neither of two
-    /// that say so is believed. An operator is, who names a place in the configuration.
+    /// Why the front does not listen where the engine at `place` says that it connects: another engine says the same
+    /// (neither is believed), the configuration gives that port to another one, or the front listens there itself.
     pub fn door_taken(&self, place: usize) -> Option<String> {
         self.door_taken_at(place, Instant::now())
     }
@@ -64,7 +64,8 @@ impl Keeper {
     }
 }
 
-/// Whom else this door is for. What one said that is gone counts no more: another may have its flags by now.
+/// The other engine that this door is for, if any. One that is gone does not count: another may run with its flags by
+/// now.
 fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint, now: Instant) -> Option<String> {
     let means = |other: &Member| {
         let told = told.get(&other.place).filter(|_| !is_gone(other, now));
@@ -76,7 +77,7 @@ fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint, now: Ins
     Some(format!("that of {} as well", other.name))
 }
 
-/// Nobody is there: one that answers wrongly, or not in time, may connect on.
+/// Whether no engine is there. One that answers wrongly, or not in time, may still connect.
 fn is_gone(member: &Member, now: Instant) -> bool {
     let course = member.now.as_ref().map(|tenancy| &tenancy.course);
     course.is_none_or(|course| {

@@ -64,8 +64,7 @@ pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
 
 type Found = Result<Vec<SocketAddr>, String>;
 
-/// Look-ups under way, one of each name: one that name servers do not answer for as long as it may last holds up no
-/// other.
+/// Look-ups under way, one for each name: one that name servers leave unanswered holds up no other.
 #[derive(Default)]
 struct Lookups {
     tasks: JoinSet<Found>,
@@ -121,7 +120,7 @@ impl Keeper {
         }
     }
 
-    /// How many such names are not followed, whose engines are those of before.
+    /// How many such names are not followed: their engines stay as they were.
     pub fn unfollowed_names(&self) -> usize {
         self.taking.unfollowed.load(Ordering::Relaxed)
     }
@@ -166,7 +165,7 @@ impl Keeper {
         };
         let _alone = self.taking.changing.lock().await;
         if !Arc::ptr_eq(&known, &self.taking.named.load()) {
-            // Another configuration came, which has looked for itself.
+            // Another configuration came, for which names were looked up anew.
             return Ok(None);
         }
         let follow = |config: &Config| {
@@ -183,8 +182,8 @@ impl Keeper {
     }
 }
 
-/// Has the engines of a name in a list be those of `after`, in its order. Who was taken out by hand is not put back,
-/// and who stays stays as it was changed.
+/// Makes the engines of a name in `upstreams` those of `after`, in its order. One that was removed by hand is not put
+/// back, and one that stays keeps its changes made by hand.
 fn replace(upstreams: &mut Vec<Upstream>, before: &[Upstream], after: &[Upstream]) {
     let is_in = |list: &[Upstream], one: &Upstream| list.iter().any(|other| other.is_same(one));
     let place = upstreams.iter().position(|one| is_in(before, one)).unwrap_or(upstreams.len());
@@ -198,7 +197,7 @@ fn replace(upstreams: &mut Vec<Upstream>, before: &[Upstream], after: &[Upstream
     upstreams.splice(place..place, now);
 }
 
-/// Each change, and each reason for none once. `is_known`: it has engines.
+/// Logs each change, and each reason for none once. `is_known`: the name has engines.
 fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, said: &mut HashMap<String, String>) {
     match followed {
         Ok(changes) => {
@@ -209,7 +208,7 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
                 if has_too_many(&changes) {
                     tracing::warn!(
                         name,
-                        "there are more engines than the prefix index has places for: those beyond count as cold until a restart"
+                        "there are more engines than the prefix index has places for: the others count as cold until a restart"
                     );
                 }
             }

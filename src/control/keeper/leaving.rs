@@ -1,4 +1,4 @@
-//! Engines that were taken out, for as long as they finish what they have: nobody else asks whether they are there yet.
+//! Probes engines that were taken out while they finish what they have: nothing else asks whether they are still there.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Keeper, SECOND};
 use crate::control::client::{Call, CallError, Client};
 use crate::fleet::EndpointId;
 
-/// Longest body of an answer that is read; what is in it is nothing to anybody.
+/// Longest body of an answer that is read; its content is not used.
 const BYTES_MAX: usize = 64 << 10;
 
 impl Keeper {
@@ -39,12 +39,12 @@ impl Keeper {
             authority: &authority,
             path: &config.health.path,
             key: None,
-            // A refusal comes at once, and one that is silent is not to make the others wait.
+            // A refusal comes at once, and a silent engine must not make the others wait.
             timeout: Duration::from_millis(config.health.probe_timeout_ms).min(SECOND),
             bytes_max: BYTES_MAX,
         };
         let refused = match client.get(&call).await {
-            // It says nothing of the engine.
+            // A want of this machine's says nothing of the engine.
             Err(CallError::Want(_)) => return,
             outcome => outcome.is_err_and(|error| error.is_refusal()),
         };

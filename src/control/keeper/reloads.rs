@@ -32,7 +32,8 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// One begins: it is under way until whoever waits for a disk or a name server on its behalf lets go of this.
+    /// A reload begins. It is under way until the value is dropped: by the task that waits for a disk or a name server
+    /// for it.
     pub(super) fn begins(&self) -> UnderWay {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Another configuration, or another list of engines, in the place of those in use: one at a time. Whoever reads files
-//! for that holds nobody up who does not.
+//! Puts another configuration, or another list of engines, in the place of the one in use: one change at a time. A
+//! change that has to read files holds up none that has not.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -37,24 +37,23 @@ pub(super) struct Taking {
     pub(super) named: ArcSwap<Named>,
     /// How many of them were not followed when they were looked up last.
     pub(super) unfollowed: AtomicUsize,
-    /// Held by who puts another configuration in the place of the one in use, from the look at that until it is
-    /// replaced; nobody who holds it waits for a disk.
+    /// Held while the configuration in use is replaced, from the look at it on; never while waiting for a disk.
     pub(super) changing: tokio::sync::Mutex<()>,
-    /// Held by who reads the configuration and its files, for as long as disks take, and on until that is in use: who
-    /// asked first is taken first.
+    /// Held while the configuration and its files are read, for as long as disks take, and until it is in use: reloads
+    /// are taken in the order in which they were asked for.
     reading: Arc<tokio::sync::Mutex<()>>,
-    /// Held by who reads the key of an engine that is added, for as long as a disk takes, and no longer.
+    /// Held while the key of an engine that is added is read, and no longer.
     reading_key: Arc<tokio::sync::Mutex<()>>,
     /// Rung when another configuration was read, and is in use.
     taken: Notify,
-    /// Those that readings under way are to outlast.
+    /// Edits that must outlast readings under way.
     edits: Arc<Edits>,
     /// What became of readings.
     reloads: Reloads,
 }
 
 impl Taking {
-    /// By a process that was started with this.
+    /// For a process that was started with this configuration.
     pub(super) fn new(started: Arc<Config>) -> Taking {
         Taking {
             read: ArcSwap::from(Arc::clone(&started)),
@@ -78,7 +77,7 @@ struct Read {
     files: FromFiles,
 }
 
-/// What else files say that the configuration names.
+/// What the files say that the configuration names.
 pub(super) struct FromFiles {
     forms: Forms,
     /// Where the access log goes, if that is another place.
@@ -95,24 +94,24 @@ fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, S
     Ok(Read { config, keys, files: FromFiles { forms, access } })
 }
 
-/// A reload for which this is too short waits for something that may never answer.
+/// A reload that takes longer waits for something that may never answer.
 const LATE: Duration = Duration::from_secs(10);
 
-/// Whoever asked by a signal hears of nothing else before it ends.
+/// Logs a reload that takes long: one asked for by a signal has no other sign before it ends.
 async fn say_if_late<T>(reload: impl Future<Output = T>) -> T {
     let mut reload = pin!(reload);
     if let Ok(outcome) = timeout(LATE, &mut reload).await {
         return outcome;
     }
     tracing::warn!(
-        "a reload is under way for {} s: it waits for a file, a name server, or an earlier reload that does",
+        "a reload has been under way for {} s: it waits for a file, a name server, or an earlier reload that waits for these",
         LATE.as_secs()
     );
     reload.await
 }
 
 impl Keeper {
-    /// Somebody asks for the configuration to be read: what is changed by hand from now on outlasts that.
+    /// A reload is asked for: edits made from now on outlast it.
     pub fn ask(&self) -> Since {
         Edits::ask(&self.taking.edits)
     }
@@ -133,9 +132,8 @@ impl Keeper {
         outcome
     }
 
-    /// A fault of ours in there is told to who asked, like whatever else is wrong: he waits for an end of it, as do
-    /// metrics and the service manager. What of it was taken by then goes on as any other fleet does: shards have it,
-    /// and who is in it is watched.
+    /// Answers a panic in `taking` like any other fault: the one who asked, metrics and the service manager wait for an
+    /// end. What was taken by then goes on as any fleet does: shards have it, and its engines are watched.
     pub(super) async fn unless_broken<T>(
         self: &Arc<Self>,
         taking: impl Future<Output = Result<T, String>>,
@@ -156,8 +154,8 @@ impl Keeper {
     ) -> Result<Changes, String> {
         let alone = Arc::clone(&self.taking.reading).lock_owned().await;
         let from = Arc::clone(source);
-        // Who asked for it may leave: nobody else reads before this has ended, lest threads pile up at a disk that is
-        // gone, and it is under way for as long.
+        // The asker may leave: no other reload begins to read before this one has ended, lest threads pile up at a disk
+        // that is gone, and it counts as under way for as long.
         let (access, log) = (Arc::clone(&self.access), self.config().log.clone());
         let reading = spawn_blocking(move || (read(&*from, &access, &log), (under_way, alone)));
         let (read, _kept) = reading.await.map_err(|error| error.to_string())?;
@@ -173,7 +171,7 @@ impl Keeper {
         let undone = edit::undone(&self.taking.read.load().upstream, &self.config().upstream, &config.upstream);
         let changes = Changes { undone, ..self.take(config, keys, Some(files)).await? };
         asked.taken();
-        // From here on nothing is waited for: who asked may leave, and what came of it is to be told.
+        // From here on nothing is awaited: the asker may leave, and the outcome must be told all the same.
         source.in_use(&read);
         self.taking.read.store(read);
         self.taking.named.store(Arc::new(named));
@@ -181,8 +179,8 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// Has `source` say what is wanting, from the start and for ever, beside all else: disks that it looks at may not
-    /// answer. Of what is taken meanwhile it looks at the last one alone.
+    /// Has `source` say what is wanting, for ever, on a thread of its own: disks that it looks at may not answer. Of
+    /// configurations taken meanwhile it looks at the last one alone.
     pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
         loop {
             let (read, source) = (self.taking.read.load_full(), Arc::clone(&source));
@@ -234,7 +232,7 @@ impl Keeper {
         key
     }
 
-    /// Without `files` all that they say stays as it is.
+    /// Takes a configuration. Without `files` all that they say stays as it is.
     pub(super) async fn take(
         self: &Arc<Self>,
         config: Arc<Config>,
@@ -276,7 +274,7 @@ impl Keeper {
             places.into_iter().for_each(|place| _ = fleet.resolved(place, addresses.clone(), now));
         }
         fleet.first_learnt(lists);
-        // An engine that refused the key of before is not to wait for its turn.
+        // An engine that refused the key before is asked at once.
         let rekeyed = |member: &&Member| keys_before.get(&member.place).is_some_and(|before| *before != member.key);
         for member in fleet.members().iter().filter(rekeyed) {
             member.models_wanted.notify_one();

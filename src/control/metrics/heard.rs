@@ -59,7 +59,7 @@ fn write(out: &mut DescriptorEncoder<'_>, heard: &BTreeMap<Arc<str>, Figures>) -
         ("kv_events_connections", "Connections to what an engine publishes, handshake done", |f| f.counts.connected),
         (
             "kv_events_strangers",
-            "Others than the engine that came to where it is waited for, or were met there, and were turned away; and tries to connect where it names a host that is not its own",
+            "Connections turned away because another than the engine came to, or was met at, the place of its KV events; and tries to connect where it names a host that is not its own",
             |f| f.counts.strangers,
         ),
         ("kv_events_batches", "Batches of events applied, replayed ones among them", |f| f.counts.batches),

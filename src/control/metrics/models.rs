@@ -42,8 +42,7 @@ impl Collected {
         for pool in pools() {
             family.gauge(vec![("model", &pool.name)], pool.members.len() as f64)?;
         }
-        let help =
-            "Of these, the ones that take requests: where it is none, those that fail are tried, if any are left";
+        let help = "Those of model_endpoints that take requests; at 0 the ones that fail are tried, if there are any";
         let mut family = Family::new(out, "model_endpoints_up", help, MetricType::Gauge)?;
         for pool in pools() {
             family.gauge(vec![("model", &pool.name)], taking(pool, snapshot) as f64)?;

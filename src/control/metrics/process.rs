@@ -102,7 +102,7 @@ impl Collected {
             ),
             (
                 "host_names_unfollowed",
-                "Host names with each_address whose engines are those of before, since name servers tell none that can be taken",
+                "Host names with each_address whose engines stay as they were, since name servers tell no address that can be taken",
                 self.0.keeper.unfollowed_names() as f64,
             ),
         ] {

@@ -44,7 +44,7 @@ impl Collected {
         snapshot: &Snapshot,
         deeds: &ByName,
     ) -> Result<(), Error> {
-        let help = "Finished requests, without those that pages of the front's own answered; status 0: the client left, or the front ended, before one was sent; of engines that left, the last 64 are shown";
+        let help = "Finished requests, without those for the front's own pages; status 0: the client left, or the front ended, before one was sent; of engines that left, the last 64 are shown";
         let mut family = Family::new(out, "requests", help, MetricType::Counter)?;
         // Rows that get the same labels, such as those of pools without one, are one series.
         let mut sums = BTreeMap::new();
@@ -76,7 +76,7 @@ impl Collected {
         for endpoint in snapshot.endpoints.iter().flatten() {
             *pending.entry(&endpoint.name).or_default() += self.0.counters.loads().pending(endpoint.id.slot);
         }
-        let help = "Prompt tokens sent there that have no first token yet, beside those thought to be in its cache";
+        let help = "Prompt tokens sent there that have no first token yet, without those thought to be in its cache";
         let mut family = Family::new(out, "endpoint_pending_tokens", help, MetricType::Gauge)?;
         for (endpoint, tokens) in pending {
             family.gauge(vec![("endpoint", endpoint)], tokens as f64)?;
@@ -84,7 +84,7 @@ impl Collected {
         let sent: [(&str, &str, Count); 2] = [
             (
                 "endpoint_prompt_tokens",
-                "Prompt tokens that it was chosen for with a prediction, estimated, also where no connection came of it; a stranger's once they are let in",
+                "Estimated prompt tokens of requests that it was chosen for with a prediction, even if no connection came of it; a stranger's once it is let in",
                 |sent| sent.tokens,
             ),
             ("endpoint_prompt_tokens_held", "Of these, thought to be in its cache when it was chosen", |sent| {
