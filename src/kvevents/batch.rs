@@ -314,7 +314,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Keys of each block are kept as they are written: most have none, and what they mean is for who needs it.
+    /// Keys of each block are kept as they are written: most have none, and they are decoded only when they are asked
+    /// for.
     fn read_extras(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let begin = reader.clone();
         let length = match reader.value()? {

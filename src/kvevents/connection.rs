@@ -61,7 +61,7 @@ pub(super) enum Came {
     Message,
 }
 
-/// Who may be at the other end.
+/// The peer that may be at the other end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
     /// Its addresses, of which the one in use comes first; `None`: it may have any.
@@ -71,7 +71,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether it may be who has this address.
+    /// Whether the peer may have this address.
     pub fn has(&self, address: IpAddr) -> bool {
         let is_it = |own: &IpAddr| own.to_canonical() == address.to_canonical();
         self.addresses.as_ref().is_none_or(|addresses| addresses.iter().any(is_it))
@@ -82,7 +82,7 @@ impl Peer {
         self.addresses.is_some() && self.has(address)
     }
 
-    /// Where that is. Its own host has been looked up by who knows its addresses.
+    /// The addresses of `to`. The peer's own host needs no look-up: its addresses are known.
     async fn at(&self, to: &Endpoint) -> Result<Vec<SocketAddr>, Ended> {
         if let Some(own) = self.addresses.as_ref().filter(|_| to.host == self.host) {
             return Ok(own.iter().map(|ip| SocketAddr::new(*ip, to.port)).collect());
@@ -94,9 +94,9 @@ impl Peer {
     }
 }
 
-/// A connection to one of the addresses that the host stands for, as far as these may be the other end's: whom an
-/// engine names is not to be spoken to because it says so. Each has its part of the time, since one that swallows
-/// whatever is sent to it would hide the others for ever.
+/// A connection to one of the addresses that the host stands for, as far as the peer may have these: the front connects
+/// nowhere just because an engine names a place. Each address has its part of the time: one that swallows all packets
+/// would hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
     let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();
@@ -116,8 +116,8 @@ async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStre
     Err(ended)
 }
 
-/// Whether a connection is taken there, which ends at once: by one of `peers`, where whose it is is known, for which
-/// `host` stands.
+/// Whether a connection is taken at `to`; it is closed at once. `peers`: the addresses of the engine, if they are
+/// known, for which `host` stands.
 ///
 /// # Errors
 /// Why there is none.
@@ -158,7 +158,7 @@ impl Connection {
         loop {
             match self.wire.advance()? {
                 Progress::Open => {
-                    // The subscription is part of it: who is told of a connection may rely on being heard.
+                    // The subscription is part of it: once a connection is told of, what is published will be heard.
                     while !self.wire.outbox().is_empty() {
                         self.wait(Interest::WRITABLE).await?;
                         self.write()?;

@@ -27,7 +27,7 @@ const DISCARD_PORT: u16 = 9;
 #[derive(Debug)]
 pub(super) struct Door {
     endpoint: Endpoint,
-    /// Who may come, and be connected to.
+    /// The peer that may connect, and be connected to.
     peer: Peer,
     role: Role,
     pace: Pace,
@@ -49,7 +49,7 @@ impl Door {
         Door { endpoint, peer, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
     }
 
-    /// The host stands for the addresses of who may come, and be connected to.
+    /// Sets the host that stands for the peer's addresses.
     pub(super) fn set_host(&mut self, host: String) {
         self.peer.host = host;
     }
@@ -84,7 +84,7 @@ impl Door {
         self.endpoint.waits && !self.is_theirs
     }
 
-    /// Where to connect to: who waits at all addresses of this machine is on it.
+    /// Where to connect to: a peer that waits at all addresses (`*`) is on this machine.
     fn there(&self) -> Endpoint {
         let host = if self.endpoint.host == "*" { "127.0.0.1" } else { &self.endpoint.host };
         Endpoint { host: host.into(), ..self.endpoint.clone() }
@@ -96,7 +96,7 @@ impl Door {
         if self.waits() { self.admitted(false).await } else { std::future::pending().await }
     }
 
-    /// Strangers of whom nothing was told.
+    /// How many strangers were turned away without being told of.
     pub(super) fn turned_away(&self) -> &Arc<AtomicU64> {
         &self.turned_away
     }

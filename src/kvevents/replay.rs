@@ -104,7 +104,7 @@ impl Replay {
         self.connection.as_ref().and_then(|connection| connection.message().next_back()).unwrap_or_default()
     }
 
-    /// Whether who asked for this topic is published the last answer as well; before vLLM 0.26 none says.
+    /// Whether the last answer is of this topic, for which it would be published, too; before vLLM 0.26 none says.
     pub(super) fn has_topic(&self, topic: &str) -> bool {
         let Some(mut frames) = self.connection.as_ref().map(Connection::message) else { return true };
         frames.len() < 4 || frames.nth(1).is_some_and(|its| its.starts_with(topic.as_bytes()))
