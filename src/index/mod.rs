@@ -18,9 +18,8 @@
 //! What an endpoint holds is at any time closed under prefixes, its capacity is never exceeded, and nothing is
 //! allocated after the start but where control asks for it ([`Index::resize`], [`Index::keeps_promises`],
 //! [`Index::save`]). No thread waits for another: reading takes no lock, and a ledger is written by the thread that
-//! claims it first. A thread that finds it claimed looks again for some microseconds and then gives up
-//! ([`Missed::Busy`], counted): the endpoint is believed to hold less than it does until the next turn of that
-//! conversation, which is always allowed.
+//! claims it. One that finds it claimed looks again for some microseconds and gives up ([`Missed::Busy`], counted): the
+//! endpoint is believed to hold less than it does until the next turn of that conversation, which is always allowed.
 //!
 //! Ledgers written by many at once would have to give up the order: sets of 8 or 16 blocks, the oldest of each going,
 //! lose some block of a long prompt early, and the first one lost ends the match. Of 4,000 requests of Mooncake's
@@ -182,8 +181,8 @@ impl Index {
         Ok(ledger.capacity())
     }
 
-    /// Empties a slot whose endpoint has gone: it has no tenant from then on. `Busy`: it counts as empty, and this is
-    /// to be tried again.
+    /// Empties a slot whose endpoint has gone: it has no tenant from then on. `Busy`: counts as empty, to be tried
+    /// again.
     pub fn forget(&self, slot: u16) -> Result<(), Missed> {
         let mut ledger = self.empty(slot)?;
         ledger.resize(self.rows.of(slot), 0, &mut self.pool());

@@ -22,7 +22,7 @@ impl Unserved {
         let names = unserved(config, |id| now.models.contains_key(id.as_bytes()));
         let before = mem::replace(&mut self.0, names);
         for name in self.0.iter().filter(|name| !before.contains(name)) {
-            tracing::warn!(name, "no engine serves the model of this [pool]: its settings have no effect");
+            tracing::warn!(name, "no engine serves the model that the configuration names here, which has no effect");
         }
         for name in before.iter().filter(|name| !self.0.contains(name)) {
             tracing::info!(name, "the model is served, or the configuration names it no longer");
