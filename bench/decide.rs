@@ -86,7 +86,7 @@ impl Front {
         let mut snapshot = Snapshot { plan: Arc::new(settings.plan()), models_complete: true, ..Snapshot::default() };
         for (place, &model) in mode.models.iter().enumerate() {
             let (id, ring) = (PoolId(place as u16), Arc::clone(&ring));
-            snapshot.models.insert(model.as_bytes().into(), id);
+            Arc::make_mut(&mut snapshot.models).insert(model.as_bytes().into(), id);
             snapshot.pools.push(Pool::new(id, model.into(), Arc::clone(&members), ring, Arc::clone(&settings)));
         }
         snapshot.endpoints = endpoints.into_iter().map(Some).collect();

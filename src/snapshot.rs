@@ -1,7 +1,7 @@
 //! What control publishes and shards read once a turn: the fleet, its pools, and ready-made answers.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub struct Snapshot {
     /// By [`PoolId`].
     pub pools: Vec<Pool>,
     /// Served id to pool.
-    pub models: HashMap<Box<[u8]>, PoolId>,
+    pub models: Arc<HashMap<Box<[u8]>, PoolId>>,
     /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is
     /// configured for these, else of the base model where all engines serve the same.
     pub default_pool: Option<PoolId>,
@@ -49,7 +49,7 @@ pub struct Snapshot {
     /// Names of header fields that may carry a session key, best first, in lower case.
     pub session_headers: Arc<[Box<str>]>,
     /// `GET /v1/models` and `/v1/models/{id}`.
-    pub models_answer: ModelsAnswer,
+    pub models_answer: Arc<ModelsAnswer>,
 }
 
 /// How `GET /v1/models` is answered.
@@ -112,11 +112,11 @@ impl Snapshot {
             }
         }
         // Base model and adapters mostly have equal members: they share one table.
-        let mut sealed: HashMap<Arc<[u16]>, usize> = HashMap::new();
+        let mut sealed: HashMap<*const u16, usize> = HashMap::new();
         for at in 0..self.pools.len() {
             let (before, rest) = self.pools.split_at_mut(at);
             let pool = &mut rest[0];
-            match sealed.entry(Arc::clone(&pool.members)) {
+            match sealed.entry(pool.members.as_ptr()) {
                 Entry::Occupied(twin) => pool.share_eligible(&before[*twin.get()], &self.endpoints),
                 Entry::Vacant(none) => {
                     none.insert(at);
@@ -143,7 +143,8 @@ impl Snapshot {
             }
             slot
         }
-        for pool in &self.pools {
+        let mut seen = HashSet::new();
+        for pool in self.pools.iter().filter(|pool| seen.insert(pool.members.as_ptr())) {
             for pair in pool.members.windows(2) {
                 let (one, other) = (lowest(&islands, pair[0]), lowest(&islands, pair[1]));
                 islands[usize::from(one.max(other))] = one.min(other);
@@ -279,7 +280,7 @@ mod tests {
             let mut pool = Pool::new(id, name.into(), members.into(), Arc::clone(&ring), Arc::default());
             pool.is_adapter = is_adapter;
             snapshot.pools.push(pool);
-            snapshot.models.insert(name.as_bytes().into(), id);
+            Arc::make_mut(&mut snapshot.models).insert(name.as_bytes().into(), id);
         }
         let pool = |model: &str| match snapshot.select(Some(model.as_bytes())) {
             Selected::Pool(pool) => &*pool.name,

@@ -32,7 +32,7 @@ fn fleet(engines: u16, models: &[&str]) -> Snapshot {
         index.assign(id, None).unwrap();
     }
     for (id, model) in (0..).map(PoolId).zip(models) {
-        snapshot.models.insert(model.as_bytes().into(), id);
+        Arc::make_mut(&mut snapshot.models).insert(model.as_bytes().into(), id);
         let members = (0..engines).collect();
         snapshot.pools.push(Pool::new(id, (*model).into(), members, Arc::clone(&ring), Arc::clone(&settings)));
     }

@@ -80,6 +80,6 @@ async fn first_list(
         bytes_max: control.models_bytes_max,
     };
     // Engines that fail here are asked again later, as all are.
-    let learnt = timeout(COLD, models::learn(&Client::default(), &call)).await.ok()?.ok()?;
+    let learnt = timeout(COLD, models::learn(&Client::default(), &call, None)).await.ok()?.ok()?;
     Some((upstream.server(), learnt))
 }

@@ -65,18 +65,22 @@ pub(super) async fn serve(listener: TcpListener, state: State) {
     }
 }
 
-/// Beside this thread: many engines and models take it tens of milliseconds, in which it would look at no engine. One
-/// after the other, so that no crowd of askers takes the shards' CPUs.
 async fn metrics(Shared(state): Shared<State>, fields: HeaderMap) -> Result<impl IntoResponse, StatusCode> {
-    static TURN: Mutex<()> = Mutex::const_new(());
     let format = Format::taken_by(fields.get_all(ACCEPT).iter().filter_map(|taken| taken.to_str().ok()));
+    let text = beside(move || metrics::text(&state, format)).await?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text))
+}
+
+/// What is written beside this thread: many engines and models take it tens of milliseconds, in which it would look at
+/// no engine. One after the other, so that no crowd of askers takes the shards' CPUs.
+pub(super) async fn beside<T: Send + 'static>(write: impl FnOnce() -> T + Send + 'static) -> Result<T, StatusCode> {
+    static TURN: Mutex<()> = Mutex::const_new(());
     let turn = TURN.lock().await;
     let written = spawn_blocking(move || {
         let _turn = turn;
-        metrics::text(&state, format)
+        write()
     });
-    let text = written.await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
-    Ok(([(CONTENT_TYPE, format.content_type())], text))
+    written.await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// As SIGHUP does; answers what has changed, or 422 and what is wrong, or 500 where that is our own fault.

@@ -2,26 +2,29 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use axum::Router;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use axum::http::StatusCode;
-use axum::response::Json;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Json};
 use axum::routing::{delete, get, post};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::admin::State;
+use super::admin::{State, beside};
 use super::edit::{Edit, Refused};
 use super::health::Course;
 use super::ladder::Why;
 use super::member::{Member, Tenancy};
+use super::models::Cards;
 use super::reload::Changes;
 use crate::config::Upstream;
 use crate::counters::stats::{Shadowed, Stats};
 use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, Health};
-use crate::snapshot::Pool;
+use crate::snapshot::{Pool, Snapshot};
 
 type Outcome = Result<Json<Changes>, (StatusCode, String)>;
 
@@ -118,11 +121,23 @@ struct Shown {
     /// Tokens of prompts sent there that have no first token yet and are in no cache, as far as is known.
     pending_tokens: u64,
     foreign: u32,
-    models: Option<Vec<String>>,
+    models: Option<Models>,
     asks_key: bool,
     cache: Option<ShownCache>,
     engine: Option<ShownEngine>,
     errors: Vec<String>,
+}
+
+/// Ids that it serves: those configured, then those that it lists, a thousand of which no one takes down while others
+/// wait for the fleet.
+#[derive(Debug)]
+struct Models(Vec<String>, Cards);
+
+impl Serialize for Models {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let Models(configured, listed) = self;
+        out.collect_seq(configured.iter().map(String::as_str).chain(listed.iter().map(|card| &*card.id)))
+    }
 }
 
 /// How far is believed what is known of an engine's cache, and how right that was.
@@ -161,21 +176,33 @@ struct ShownEngine {
 
 /// The whole answer.
 #[derive(Debug, Serialize)]
-struct ShownFleet {
+struct ShownFleet<'a> {
     epoch: u64,
     draining: bool,
-    pools: Vec<ShownPool>,
+    pools: Vec<ShownPool<'a>>,
     endpoints: Vec<Shown>,
 }
 
 /// One pool as `/endpoints` shows it.
 #[derive(Debug, Serialize)]
-struct ShownPool {
-    model: String,
+struct ShownPool<'a> {
+    model: &'a str,
     policy: &'static str,
     /// None: the policy is compared with no other.
     shadow: Option<ShownShadow>,
-    endpoints: Vec<String>,
+    endpoints: Vec<&'a str>,
+}
+
+impl<'a> ShownPool<'a> {
+    fn of(pool: &'a Pool, snapshot: &'a Snapshot, stats: &Stats) -> ShownPool<'a> {
+        let name = |slot: &u16| snapshot.at(*slot).map(|endpoint| &*endpoint.name);
+        ShownPool {
+            model: &pool.name,
+            policy: pool.settings.policy.as_str(),
+            shadow: shadow(pool, stats),
+            endpoints: pool.members.iter().filter_map(name).collect(),
+        }
+    }
 }
 
 /// What the policy that looks on would have done since the process began.
@@ -217,21 +244,28 @@ fn shadow(pool: &Pool, stats: &Stats) -> Option<ShownShadow> {
     })
 }
 
-async fn endpoints(Shared(state): Shared<State>) -> Json<ShownFleet> {
-    let snapshot = state.published.current();
-    let name = |slot: &u16| snapshot.at(*slot).map(|endpoint| endpoint.name.to_string());
-    let pool = |pool: &Pool| ShownPool {
-        model: pool.name.to_string(),
-        policy: pool.settings.policy.as_str(),
-        shadow: shadow(pool, state.stats),
-        endpoints: pool.members.iter().filter_map(name).collect(),
-    };
-    Json(ShownFleet {
+async fn endpoints(Shared(state): Shared<State>) -> Result<impl IntoResponse, StatusCode> {
+    let json = beside(move || json(&state)).await?;
+    let json = json.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(CONTENT_TYPE, "application/json")], json))
+}
+
+/// The whole page. What is in it of members is taken down first: control waits for whoever has the fleet.
+fn json(state: &State) -> Result<Vec<u8>, serde_json::Error> {
+    let mut json = Vec::new();
+    write(state, &mut json).map(|()| json)
+}
+
+pub(super) fn write(state: &State, out: impl Write) -> Result<(), serde_json::Error> {
+    let (endpoints, snapshot) = (shown(state), state.published.current());
+    let served = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
+    let shown = ShownFleet {
         epoch: snapshot.epoch,
         draining: state.process.is_ending(),
-        pools: snapshot.pools.iter().filter(|pool| !pool.members.is_empty()).map(pool).collect(),
-        endpoints: shown(&state),
-    })
+        pools: served.map(|pool| ShownPool::of(pool, &snapshot, state.stats)).collect(),
+        endpoints,
+    };
+    serde_json::to_writer(out, &shown)
 }
 
 fn shown(state: &State) -> Vec<Shown> {
@@ -299,7 +333,7 @@ fn show(member: &Member, deeds: &Deeds, load: Load) -> Shown {
         in_flight: load.in_flight,
         pending_tokens: load.pending,
         foreign: now.map_or(0, |tenancy| tenancy.foreign),
-        models: member.ids().map(|ids| ids.into_iter().map(str::to_owned).collect()),
+        models: member.has_ids().then(|| Models(member.upstream.models.clone(), member.listed())),
         asks_key: member.lock.asks(),
         cache: now.map(cache),
         engine: now.and_then(shown_engine),

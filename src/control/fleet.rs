@@ -54,7 +54,7 @@ pub struct Fleet {
     slots: Vec<Slot>,
     pub(super) bank: Bank,
     pub(super) pools: Pools,
-    answer: ModelsAnswer,
+    answer: Arc<ModelsAnswer>,
     /// What engines serve has changed since the answer was made; the next snapshot makes it anew, once for all changes.
     answer_is_old: bool,
     epoch: u64,
@@ -81,7 +81,7 @@ impl Fleet {
             slots: Vec::new(),
             bank: Bank::default(),
             pools: Pools::new(Arc::clone(&config), Arc::clone(&forms)),
-            answer: ModelsAnswer::default(),
+            answer: Arc::default(),
             answer_is_old: false,
             epoch: 0,
             chosen_by: u64::MAX,
@@ -324,7 +324,7 @@ impl Fleet {
         }
         let view = self.pools.view(&self.members);
         if std::mem::take(&mut self.answer_is_old) {
-            self.answer = models::merged(&self.members);
+            self.answer = Arc::new(models::merged(&self.members));
         }
         Snapshot {
             epoch: self.epoch,
@@ -338,7 +338,7 @@ impl Fleet {
             index: self.caches.index(),
             plan: Arc::clone(&self.plan),
             session_headers: Arc::clone(&self.session_headers),
-            models_answer: self.answer.clone(),
+            models_answer: Arc::clone(&self.answer),
             ..Snapshot::default()
         }
     }

@@ -60,6 +60,11 @@ impl Forms {
         Ok(forms)
     }
 
+    /// Whether no pool has any.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// That of a pool with these settings, if it has any.
     pub fn of(&self, settings: &Settings) -> Option<&Arc<Form>> {
         self.known.get(&settings.tokenizer).filter(|_| wants_form(settings)).map(|known| &known.form)

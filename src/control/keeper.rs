@@ -243,7 +243,7 @@ impl Keeper {
         drop(fleet);
         if let Some(Answered { requests, tokens }) = answered {
             let snapshot = self.published.current();
-            let pools = snapshot.pools.iter().filter(|pool| pool.members.contains(&id.slot));
+            let pools = snapshot.pools.iter().filter(|pool| pool.members.binary_search(&id.slot).is_ok());
             pools.for_each(|pool| self.counters.answers(pool.id, requests, tokens));
         }
         self.changed_if(changed);

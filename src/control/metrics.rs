@@ -295,6 +295,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Upstream};
+    use crate::control::endpoints;
     use crate::control::keeper::Keeper;
     use crate::control::keeper::tests::{is_free, keeper};
     use crate::control::reload::Source;
@@ -326,6 +327,17 @@ mod tests {
         }
     }
 
+    impl std::io::Write for Watcher {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.1 += text.len();
+            if is_free(&self.0) { Ok(text.len()) } else { Err(std::io::ErrorKind::WouldBlock.into()) }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
     /// Control has a thread of its own, which needs the fleet for each probe that ends.
     #[test]
     fn nobody_waits_for_the_fleet_while_a_page_is_written() {
@@ -345,9 +357,12 @@ mod tests {
             source: Arc::new(Nowhere),
         };
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Collected(state)));
+        registry.register_collector(Box::new(Collected(state.clone())));
         let mut watcher = Watcher(keeper, 0);
         encode_registry(&mut watcher, &registry).unwrap();
         assert!(watcher.1 > 10_000, "{}", watcher.1);
+        watcher.1 = 0;
+        endpoints::write(&state, &mut watcher).unwrap();
+        assert!(watcher.1 > 500, "{}", watcher.1);
     }
 }

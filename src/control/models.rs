@@ -1,12 +1,12 @@
 //! What an engine serves: its `/v1/models`, and whether it asks for a key; and what ours says of all of them.
 
 mod cards;
+mod list;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use simd_json::prelude::{ValueAsArray, ValueAsScalar, ValueObjectAccess, Writable};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::client::{Call, CallError, Client};
@@ -15,14 +15,10 @@ use crate::snapshot::ModelsAnswer;
 pub use cards::Cards;
 #[cfg(test)]
 pub use cards::looks;
+pub(super) use list::MODELS_MAX;
 
-/// Most ids taken from one engine: each is a pool, and whether it is an adapter is looked for among all with each
-/// publication.
-pub(super) const MODELS_MAX: usize = 1_024;
-/// Longest served id.
-const ID_BYTES_MAX: usize = 256;
-/// Longest card passed on as it is.
-const CARD_BYTES_MAX: usize = 16 << 10;
+/// See [`Card::lasting`].
+type Lasting<'a> = (&'a str, bool, Option<u32>, Option<&'a str>);
 
 /// One served id with its card as the engine writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +43,7 @@ impl Card {
     }
 
     /// What of it stays as it is for as long as its engine serves the same.
-    fn lasting(&self) -> (&str, bool, Option<u32>, Option<&str>) {
+    fn lasting(&self) -> Lasting<'_> {
         (&self.id, self.is_adapter, self.context, self.root.as_deref())
     }
 }
@@ -82,6 +78,9 @@ impl Learnt {
             let cards = learnt.cards.iter().filter(|card| !card.is_adapter);
             cards.map(|card| (&*card.id, card.root.as_deref())).collect()
         }
+        if self.cards.are(&served.cards) {
+            return false;
+        }
         let served = bases(served);
         !served.is_empty() && served.is_disjoint(&bases(self))
     }
@@ -89,8 +88,7 @@ impl Learnt {
     /// Whether both say the same of what is served: vLLM makes times and permission ids up anew for each answer.
     pub fn is_as(&self, other: &Learnt) -> bool {
         let lasting = |learnt: &Learnt| (learnt.asks_key, learnt.left_out);
-        lasting(self) == lasting(other)
-            && self.cards.iter().map(Card::lasting).eq(other.cards.iter().map(Card::lasting))
+        lasting(self) == lasting(other) && self.cards.say_as(&other.cards)
     }
 }
 
@@ -166,11 +164,12 @@ impl Lock {
     }
 }
 
-/// Asks without the key first: whether the engine asks for one decides who may read our own `/v1/models`.
-pub async fn learn(client: &Client, call: &Call<'_>) -> Result<Learnt, ModelsError> {
+/// Asks without the key first: whether the engine asks for one decides who may read our own `/v1/models`. `known`: what
+/// it listed last.
+pub async fn learn(client: &Client, call: &Call<'_>, known: Option<&Cards>) -> Result<Learnt, ModelsError> {
     let open = client.get(&Call { key: None, ..*call }).await?;
     if !matches!(open.status, 401 | 403) {
-        return read(open.status, &open.body, false);
+        return read(open.status, &open.body, false, known);
     }
     if call.key.is_none() {
         return Err(ModelsError::KeyWanted);
@@ -179,37 +178,15 @@ pub async fn learn(client: &Client, call: &Call<'_>) -> Result<Learnt, ModelsErr
     if matches!(locked.status, 401 | 403) {
         return Err(ModelsError::KeyRefused);
     }
-    read(locked.status, &locked.body, true)
+    read(locked.status, &locked.body, true, known)
 }
 
-fn read(status: u16, body: &Bytes, asks_key: bool) -> Result<Learnt, ModelsError> {
+fn read(status: u16, body: &[u8], asks_key: bool, known: Option<&Cards>) -> Result<Learnt, ModelsError> {
     if status != 200 {
         return Err(ModelsError::Status(status));
     }
-    let (cards, left_out) = cards(body.to_vec()).ok_or(ModelsError::Shape)?;
-    Ok(Learnt { cards: cards.into(), asks_key, left_out })
-}
-
-/// The cards in an answer, and how many entries are behind those that are taken. Its bytes are used up: the parser
-/// writes into them.
-fn cards(mut body: Vec<u8>) -> Option<(Vec<Card>, usize)> {
-    let tree = simd_json::to_borrowed_value(&mut body).ok()?;
-    let list = tree.get("data")?.as_array()?;
-    let (mut cards, mut ids): (Vec<Card>, HashSet<&str>) = Default::default();
-    for item in list.iter().take(MODELS_MAX) {
-        let Some(id) = item.get("id").and_then(|id| id.as_str()) else { continue };
-        if id.is_empty() || id.len() > ID_BYTES_MAX || !ids.insert(id) {
-            continue;
-        }
-        let json = item.encode();
-        let is_fat = json.len() > CARD_BYTES_MAX;
-        let json = if is_fat { Card::made(id).json } else { json.into() };
-        let root = item.get("root").and_then(|root| root.as_str()).filter(|_| !is_fat).map(Box::from);
-        let is_adapter = item.get("parent").is_some_and(|parent| parent.as_str().is_some());
-        let context = item.get("max_model_len").and_then(|tokens| tokens.as_u32()).filter(|tokens| *tokens > 0);
-        cards.push(Card { id: id.into(), json, is_adapter, context, root });
-    }
-    Some((cards, list.len().saturating_sub(MODELS_MAX)))
+    let (cards, left_out) = list::cards(body, known).ok_or(ModelsError::Shape)?;
+    Ok(Learnt { cards, asks_key, left_out })
 }
 
 /// What `/v1/models` says of these engines together: each id once, as the first that serves it describes it.
@@ -249,12 +226,13 @@ fn list<'a>(cards: impl Iterator<Item = &'a Card>) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use super::list::{CARD_BYTES_MAX, cards};
     use super::*;
 
     #[test]
     fn a_recorded_answer_is_read_and_written_again() {
         let recorded = include_bytes!("../../tests/fixtures/engine-metrics/vllm-0.32.0-lora.models.json");
-        let (cards, left_out) = cards(recorded.to_vec()).unwrap();
+        let (cards, left_out) = cards(recorded, None).unwrap();
         assert_eq!(left_out, 0);
         let ids: Vec<(&str, bool)> = cards.iter().map(|card| (&*card.id, card.is_adapter)).collect();
         assert_eq!(ids, [("tiny-llama", false), ("tiny-lora", true)]);
@@ -265,15 +243,62 @@ mod tests {
 
     #[test]
     fn strange_answers_are_bounded() {
-        let of = |text: &str| cards(text.as_bytes().to_vec());
+        let of = |text: &str| cards(text.as_bytes(), None);
         assert!(of("").is_none() && of("[]").is_none() && of("{\"data\":3}").is_none());
         assert!(of(&"[".repeat(100_000)).is_none());
-        assert!(of(&format!("{{\"data\":{}{}}}", "[".repeat(50_000), "]".repeat(50_000))).is_none());
+        let deep = format!("{{\"data\":{}{}}}", "[".repeat(50_000), "]".repeat(50_000));
+        assert!(of(&deep).unwrap().0.is_empty(), "no entry is read but an object");
         assert_eq!(of("{\"data\":[3,{\"id\":\"\"},{\"id\":7},{\"id\":\"a\"},{\"id\":\"a\"}]}").unwrap().0.len(), 1);
         let many: Vec<String> = (0..5_000).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
         let (taken, left_out) = of(&format!("{{\"data\":[{}]}}", many.join(","))).unwrap();
         assert_eq!((taken.len(), left_out), (MODELS_MAX, 5_000 - MODELS_MAX));
         let fat = format!("{{\"data\":[{{\"id\":\"a\",\"x\":\"{}\"}}]}}", "y".repeat(CARD_BYTES_MAX));
-        assert_eq!(of(&fat).unwrap().0, [Card::made("a")]);
+        assert_eq!(of(&fat).unwrap().0, Cards::from(vec![Card::made("a")]));
+    }
+
+    /// What vLLM makes up for each answer is no reason to make a thousand cards anew, nor to read them as a tree.
+    #[test]
+    fn a_list_that_says_the_same_is_the_one_that_is_known() {
+        let of = |created: u32, context: &str| {
+            let card = |id, parent, context| {
+                format!("{{\"id\":\"{id}\",\"created\":{created},\"parent\":{parent},\"max_model_len\":{context}}}")
+            };
+            let data = [card("m\\u0041", "null", context), card("lora", "\"mA\"", "null")].join(", ");
+            format!(" {{\"object\":\"list\",\"data\":[{data}]}}\n")
+        };
+        let read = |text: &str, known| cards(text.as_bytes(), known).unwrap().0;
+        let first = read(&of(1, "4096"), None);
+        let told: Vec<_> = first.iter().map(Card::lasting).collect();
+        assert_eq!(told, [("mA", false, Some(4_096), None), ("lora", true, None, None)]);
+        let text = of(1, "4096");
+        let second = text.split(", ").nth(1).and_then(|rest| rest.strip_suffix("]}\n")).unwrap();
+        assert_eq!(first[1].json, second, "as it stands there");
+        assert!(read(&of(2, "4096"), Some(&first)).are(&first));
+        let longer = read(&of(3, "8192"), Some(&first));
+        assert!(!longer.are(&first) && longer[0].context == Some(8_192));
+        assert!(longer[1].json.starts_with(b"{\"id\":\"lora\",\"created\":3,"));
+    }
+
+    /// As they were when each answer was read as a tree.
+    #[test]
+    fn entries_are_taken_whatever_else_stands_in_them() {
+        let of = |text: &str| {
+            cards(text.as_bytes(), None)
+                .map(|(cards, _)| cards.iter().map(|card| card.id.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            of("{\"data\":[{\"id\":\"a\",\"root\":7,\"parent\":[],\"max_model_len\":-1.5}]}"),
+            Some(vec!["a".into()])
+        );
+        assert_eq!(
+            of("{\"data\":[[\"a\"],{\"id\":\"\\ud800\"},{\"id\":null},{\"id\":\"b\"}]}"),
+            Some(vec!["b".into()])
+        );
+        for broken in
+            ["[[{\"id\":\"a\"}]]", "{\"data\":[{\"id\":\"a\"]}", "{\"data\":[{\"id\":\"a\",}]}", "{\"data\":{}}"]
+        {
+            assert_eq!(of(broken), None, "{broken}");
+        }
+        assert!(cards(b"{\"data\":[{\"id\":\"\xff\"}]}", None).is_none());
     }
 }

@@ -1,19 +1,21 @@
 //! Which engines serve which id: pools with ids that do not change as long as anybody serves them, rings that are built
 //! only when membership does.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod shape;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calibration;
 use super::forms::Forms;
 use super::member::Member;
 use crate::config::Config;
 use crate::fleet::Health;
-use crate::limits::{LABELLED_POOLS_MAX, POOLS_MAX, TOKENS_MAX};
+use crate::limits::{LABELLED_POOLS_MAX, POOLS_MAX};
 use crate::policy::Settings;
 use crate::ring::Ring;
 use crate::snapshot::{Pool, PoolId};
+use shape::{Part, Shape, Told};
 
 /// The pool of engines whose models are not known yet, so that traffic flows before the first probe.
 pub const UNLEARNT: &str = "default";
@@ -36,6 +38,8 @@ pub struct Pools {
     /// By members and replication. A slot in a key means what it did when the ring was built, since a
     /// change of tenants empties the table, and each view keeps only what it uses.
     rings: Rings,
+    /// What the last view was made of.
+    shape: Option<Shape>,
     /// Places of idle ids, which new ids may take. The first [`LABELLED_POOLS_MAX`], which statistics know by name, are
     /// never among them.
     spare: Vec<usize>,
@@ -68,7 +72,7 @@ pub struct View {
     /// By id; empty where no engine serves it any more, or only engines without an address yet.
     pub pools: Vec<Pool>,
     /// Served id to pool, of those that somebody serves.
-    pub models: HashMap<Box<[u8]>, PoolId>,
+    pub models: Arc<HashMap<Box<[u8]>, PoolId>>,
     /// See [`crate::snapshot::Snapshot::default_pool`].
     pub default_pool: Option<PoolId>,
     /// See [`crate::snapshot::Snapshot::unlearnt`].
@@ -88,6 +92,7 @@ impl Pools {
             known: Vec::new(),
             places: HashMap::new(),
             rings: HashMap::new(),
+            shape: None,
             spare: Vec::new(),
             is_full: false,
             brought: HashMap::new(),
@@ -101,17 +106,18 @@ impl Pools {
             known.settings = Arc::new(config.settings_for(&known.name));
         }
         (self.config, self.forms) = (config, forms);
-        self.rings.clear();
+        self.membership_changed();
     }
 
     /// Takes other forms in which prompts of the models are written.
     pub fn write_as(&mut self, forms: Arc<Forms>) {
-        self.forms = forms;
+        (self.forms, self.shape) = (forms, None);
     }
 
     /// Slots have other tenants than before.
     pub fn membership_changed(&mut self) {
         self.rings.clear();
+        self.shape = None;
     }
 
     /// Time passes: notes which ids nobody serves.
@@ -126,6 +132,9 @@ impl Pools {
         let counted = self.known.iter().filter(|known| !known.idle);
         counted.for_each(|known| *self.brought.entry(known.of).or_default() += 1);
         self.greedy.retain(|engine| self.brought.get(engine).is_some_and(|brought| *brought >= SHARE_MAX));
+        // There may be room by now for ids that got no pool.
+        let has_room = self.known.len() < POOLS_MAX || !self.spare.is_empty();
+        self.shape.take_if(|shape| shape.refused && has_room);
     }
 
     /// Whether time passes for any id that nobody serves.
@@ -136,70 +145,87 @@ impl Pools {
 
     /// The pools that `members` make.
     pub fn view(&mut self, members: &[Member]) -> View {
-        self.known.iter_mut().for_each(|known| known.served = false);
-        let mut slots: Vec<Vec<u16>> = vec![Vec::new(); self.known.len()];
-        let mut models = HashMap::new();
-        let mut complete = true;
+        let (parts, any_known): (Vec<Part>, bool) = (members.iter().map(Part::of).collect(), any_known(members));
+        let shape = match self.shape.take().filter(|shape| shape.of == parts) {
+            Some(shape) => shape,
+            None => self.shape(parts, members, any_known),
+        };
+        let Shape { models, unlearnt, .. } = &shape;
+        let pools = shape.pools(members);
+        let live = || pools.iter().filter(|pool| !pool.members.is_empty());
+        let is_known = |pool: &&Pool| Some(pool.id) != *unlearnt || models.contains_key(pool.name.as_bytes());
         // Whether an engine of unknown models may take requests; a dead one must not keep the others waiting
         // for a `model` that all of them would serve.
-        let (mut unlearnt, mut unlearnt_usable) = (None, false);
-        let any_known = any_known(members);
-        for member in members {
-            let ids = member.ids();
-            complete &= ids.is_some();
-            // Such an engine is not to get requests that name no model either.
-            let is_lost = any_known && member.has_lost_its_models();
-            // An engine whose name has no address yet is out of service: what it is to serve is known, and served by
-            // nobody.
-            let slot = member.now.as_ref().map(|tenancy| tenancy.id.slot).filter(|_| !is_lost);
-            if slot.is_none() && ids.is_none() && (is_lost || !any_known) {
-                continue;
-            }
-            let is_out = matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));
-            unlearnt_usable |= ids.is_none() && !is_out;
-            for id in ids.clone().unwrap_or_else(|| vec![UNLEARNT]) {
-                let Some(pool) = self.place_for(id, member, members.len()) else { continue };
-                let place = usize::from(pool.0);
-                slots.resize_with(slots.len().max(place + 1), Vec::new);
-                slots[place].extend(slot);
-                match &ids {
-                    Some(_) if models.contains_key(id.as_bytes()) => {}
-                    Some(_) => drop(models.insert(Box::<[u8]>::from(id.as_bytes()), pool)),
-                    None => unlearnt = Some(pool),
-                }
-            }
-        }
-        let pools = self.pools(slots, members);
-        let live = || pools.iter().filter(|pool| !pool.members.is_empty());
-        let is_known = |pool: &&Pool| Some(pool.id) != unlearnt || models.contains_key(pool.name.as_bytes());
+        let is_out =
+            |member: &Member| matches!(member.health(), None | Some(Health::Down | Health::Draining | Health::Asleep));
+        let may_be_asked = |(part, member): (&Part, &Member)| {
+            part.is_unlearnt() && !(any_known && part.has_lost_its_models) && !is_out(member)
+        };
+        let unlearnt_usable = shape.of.iter().zip(members).any(may_be_asked);
         let counted = |pool: &&Pool| unlearnt_usable || is_known(pool);
         let is_there = |pool: &&Pool| !pool.members.is_empty() || models.contains_key(pool.name.as_bytes());
         let there: Vec<PoolId> = pools.iter().filter(is_there).filter(counted).map(|pool| pool.id).collect();
         let default_pool = match self.config.serve.default_model.as_str() {
-            "" => {
-                let living = living(members.iter().filter(|member| member.now.is_some()));
-                let slots: HashSet<u16> = living.iter().filter_map(|one| Some(one.now.as_ref()?.id.slot)).collect();
-                let of_living =
-                    |pool: &Pool| pool.members.iter().copied().filter(|slot| slots.contains(slot)).collect();
-                base(&living).and_then(|id| models.get(id.as_bytes())).copied().filter(|base| {
-                    // Who has not said yet what it serves changes nothing before it has.
-                    let all: Vec<u16> = of_living(&pools[usize::from(base.0)]);
-                    live().filter(is_known).map(of_living).all(|some| some.is_empty() || some == all)
-                })
-            }
+            "" => default_pool(&shape, &pools, members),
             id => models.get(id.as_bytes()).copied(),
         };
-        View {
+        let view = View {
             default_pool,
-            unlearnt,
+            unlearnt: *unlearnt,
             // One that nobody serves now is none where somebody may be asked all the same.
             only: there.first().copied().filter(|id| {
                 there.len() == 1 && (live().next().is_none() || !pools[usize::from(id.0)].members.is_empty())
             }),
-            models,
-            complete,
+            models: Arc::clone(models),
+            complete: members.iter().all(Member::has_ids),
             pools,
+        };
+        self.shape = Some(shape);
+        view
+    }
+
+    /// What lasts of a view for as long as its parts do.
+    fn shape(&mut self, of: Vec<Part>, members: &[Member], any_known: bool) -> Shape {
+        self.known.iter_mut().for_each(|known| known.served = false);
+        let mut slots: Vec<Vec<u16>> = vec![Vec::new(); self.known.len()];
+        let (mut models, mut unlearnt, mut refused) = (HashMap::new(), None, false);
+        // Of engines that list the same, by where their list is.
+        let mut alike: HashMap<usize, Vec<PoolId>> = HashMap::new();
+        for (part, member) in of.iter().zip(members) {
+            // Such an engine is not to get requests that name no model either.
+            let is_lost = any_known && part.has_lost_its_models;
+            // An engine whose name has no address yet is out of service: what it is to serve is known, and served by
+            // nobody.
+            let slot = part.slot.filter(|_| !is_lost);
+            if slot.is_none() && !member.has_ids() && (is_lost || !any_known) {
+                continue;
+            }
+            let list = part.list();
+            if let Some(pools) = list.and_then(|list| alike.get(&list)) {
+                pools.iter().for_each(|pool| slots[usize::from(pool.0)].extend(slot));
+                continue;
+            }
+            let (mut pools, mut all) = (Vec::new(), true);
+            for id in member.ids().unwrap_or_else(|| vec![UNLEARNT]) {
+                let Some(pool) = self.place_for(id, member, members.len()) else {
+                    all = false;
+                    continue;
+                };
+                let place = usize::from(pool.0);
+                slots.resize_with(slots.len().max(place + 1), Vec::new);
+                slots[place].extend(slot);
+                pools.push(pool);
+                match member.has_ids() {
+                    true if models.contains_key(id.as_bytes()) => {}
+                    true => drop(models.insert(Box::<[u8]>::from(id.as_bytes()), pool)),
+                    false => unlearnt = Some(pool),
+                }
+            }
+            refused |= !all;
+            alike.extend(list.filter(|_| all).map(|list| (list, pools)));
         }
+        let told = self.pools(slots, members);
+        Shape { of, told, models: Arc::new(models), unlearnt, refused }
     }
 
     /// The id of the pool `name`, which `engine`, one of `engines`, serves; `None` if that engine has brought too many
@@ -260,7 +286,7 @@ impl Pools {
         std::iter::from_fn(|| self.spare.pop()).find(is_idle)
     }
 
-    fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Pool> {
+    fn pools(&mut self, slots: Vec<Vec<u16>>, members: &[Member]) -> Vec<Told> {
         let mut shared: HashMap<Vec<u16>, Arc<[u16]>> = HashMap::new();
         let mut pools = Vec::with_capacity(slots.len());
         let seated = members.iter().filter_map(|member| Some((member.now.as_ref()?.id.slot, member)));
@@ -273,13 +299,9 @@ impl Pools {
             let Known { name, settings, .. } = &self.known[index];
             let (name, settings) = (Arc::clone(name), Arc::clone(settings));
             let ring = self.ring(&slots, settings.replication, members, &before);
-            let is_served = !slots.is_empty();
             let mut pool = Pool::new(PoolId(index as u16), name, slots, ring, settings);
             pool.form = self.forms.of(&pool.settings).cloned();
-            if is_served {
-                describe(&mut pool, &seated, members);
-            }
-            pools.push(pool);
+            pools.push(Told::of(pool, &seated, members));
         }
         pools
     }
@@ -302,57 +324,7 @@ impl Pools {
 /// Whether any of them is known to serve something. Beside such a one a member that [`Member::has_lost_its_models`] is
 /// in no pool: it may be no engine at all.
 pub fn any_known(members: &[Member]) -> bool {
-    members.iter().any(|member| member.ids().is_some() && !member.has_lost_its_models())
-}
-
-/// What its engines say of it.
-fn describe(pool: &mut Pool, seated: &HashMap<u16, &Member>, members: &[Member]) {
-    let of_pool: Vec<&Member> = pool.members.iter().filter_map(|slot| seated.get(slot).copied()).collect();
-    let tenancies = of_pool.iter().filter_map(|member| member.now.as_ref());
-    let units = living(of_pool.iter().copied()).into_iter().filter_map(|member| member.now.as_ref()?.match_unit);
-    pool.match_unit = units.max().unwrap_or(0);
-    pool.token_bytes = calibration::mean(tenancies.filter_map(|tenancy| tenancy.truth.calibration.token_bytes()));
-    let described: Vec<(&Member, Option<u32>)> =
-        of_pool.iter().map(|member| (*member, member.described_context(&pool.name))).collect();
-    pool.context = context(&described);
-    pool.contexts = contexts(&described);
-    pool.is_adapter = of_pool.iter().copied().chain(members).any(|member| member.is_adapter(&pool.name));
-    pool.asks_keys = of_pool.iter().any(|member| member.lock.asks());
-    pool.root = root(&pool.name, &of_pool).map_or_else(|| Arc::clone(&pool.name), Arc::from);
-}
-
-/// See [`Pool::root`]: the least, in whatever order engines name them. Who has not listed its ids yet has no say, else
-/// all would be cold while one more engine starts.
-fn root<'a>(name: &str, of_pool: &[&'a Member]) -> Option<&'a str> {
-    let mut lists = of_pool.iter().filter_map(|member| member.models.as_ref());
-    let mut all: BTreeSet<&str> = lists.next()?.alike(name).collect();
-    // Of an adapter there is none from the first on.
-    while let Some(list) = lists.next().filter(|_| !all.is_empty()) {
-        let theirs: BTreeSet<&str> = list.alike(name).collect();
-        all.retain(|id| theirs.contains(id));
-    }
-    all.pop_first()
-}
-
-/// See [`Pool::context`]: one that does not say may take any.
-fn context(described: &[(&Member, Option<u32>)]) -> u32 {
-    let contexts: Option<Vec<u32>> =
-        described.iter().map(|(member, described)| described.or_else(|| member.cached_context())).collect();
-    contexts.and_then(|contexts| contexts.into_iter().max()).unwrap_or(TOKENS_MAX).min(TOKENS_MAX)
-}
-
-/// See [`Pool::contexts`]: likewise. How large its cache is does not count, in which engines of one kind differ by a
-/// little.
-fn contexts(described: &[(&Member, Option<u32>)]) -> Arc<[u32]> {
-    let context = |(member, described): &(&Member, Option<u32>)| {
-        Some((member.now.as_ref()?.id.slot, described.unwrap_or(TOKENS_MAX).min(TOKENS_MAX)))
-    };
-    let mut contexts: Vec<(u16, u32)> = described.iter().filter_map(context).collect();
-    if contexts.windows(2).all(|pair| pair[0].1 == pair[1].1) {
-        return Arc::default();
-    }
-    contexts.sort_unstable();
-    contexts.into_iter().map(|(_, context)| context).collect()
+    members.iter().any(|member| member.has_ids() && !member.has_lost_its_models())
 }
 
 /// Those that are not down, unless all are: what a dead one served, which may be replaced by now, is not to keep what
@@ -366,9 +338,24 @@ fn living<'a>(there: impl IntoIterator<Item = &'a Member>) -> Vec<&'a Member> {
 /// The model with which engines answer what names none, as vLLM does: the first that each lists and that is no adapter,
 /// where that is the same.
 fn base<'a>(members: &[&'a Member]) -> Option<&'a str> {
-    let mut bases = members.iter().filter_map(|member| member.ids()?.into_iter().find(|id| !member.is_adapter(id)));
+    let mut bases = members.iter().filter_map(|member| member.base());
     let first = bases.next()?;
     bases.all(|other| other == first).then_some(first)
+}
+
+/// The pool of what names no model: of their base model, where all engines that live serve the same.
+fn default_pool(shape: &Shape, pools: &[Pool], members: &[Member]) -> Option<PoolId> {
+    let living = living(members.iter().filter(|member| member.now.is_some()));
+    let base = base(&living).and_then(|id| shape.models.get(id.as_bytes())).copied()?;
+    let slots: HashSet<u16> = living.iter().filter_map(|one| Some(one.now.as_ref()?.id.slot)).collect();
+    let of_living = |slots_of: &[u16]| slots_of.iter().copied().filter(|slot| slots.contains(slot)).collect();
+    // Who has not said yet what it serves changes nothing before it has.
+    let is_known = |pool: &&Pool| Some(pool.id) != shape.unlearnt || shape.models.contains_key(pool.name.as_bytes());
+    let of_base = &pools.get(usize::from(base.0))?.members;
+    let all: Vec<u16> = of_living(of_base);
+    let others = pools.iter().filter(|pool| !Arc::ptr_eq(&pool.members, of_base)).filter(is_known);
+    let mut some = others.map(|pool| -> Vec<u16> { of_living(&pool.members) });
+    some.all(|some| some.is_empty() || some == all).then_some(base)
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ use super::truth::Ours;
 use crate::config::{Config, Upstream};
 use crate::fleet::Health;
 
+/// Between the first questions to two engines for what they serve, and of how many: all at once would be hundreds of
+/// megabytes where they have a thousand adapters each.
+const MODELS_APART: Duration = Duration::from_millis(2);
+const ENGINES_APART: usize = 512;
 /// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Least time before a probe that failed connects and faults, which shards count, make early.
@@ -292,6 +296,7 @@ impl Watch {
         let client = Client::default();
         let mut said = None;
         let mut said_left_out = 0;
+        sleep(MODELS_APART * (self.place % ENGINES_APART) as u32).await;
         loop {
             let Some(server) = self.keeper.server(self.place) else {
                 sleep(GLANCE).await;
@@ -299,7 +304,8 @@ impl Watch {
             };
             let key = self.keeper.key(self.place);
             let call = self.call(server.address, "/v1/models", key.as_deref(), self.plan.models);
-            let learnt = models::learn(&client, &call).await;
+            let known = self.keeper.listed(self.place);
+            let learnt = models::learn(&client, &call, known.as_ref()).await;
             let failed = learnt.as_ref().err().map(ToString::to_string);
             if failed.is_some() && failed != said {
                 let why = failed.as_deref().unwrap_or_default();

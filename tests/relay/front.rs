@@ -202,13 +202,13 @@ fn snapshot(upstreams: &[SocketAddr], options: &Options) -> Snapshot {
             snapshot.endpoints.iter().flatten().filter(|endpoint| members.contains(&endpoint.id.slot)).collect();
         let entries: Vec<_> = entries.iter().map(|endpoint| (endpoint.id.slot, &*endpoint.name, 1)).collect();
         let ring = Arc::new(Ring::build(&entries, settings.replication));
-        snapshot.models.insert(name.as_bytes().into(), id);
+        Arc::make_mut(&mut snapshot.models).insert(name.as_bytes().into(), id);
         let mut pool = Pool::new(id, name.into(), members.into(), ring, Arc::new(all[place].clone()));
         pool.context = options.context.unwrap_or(pool.context);
         pool.asks_keys = options.asks_keys;
         snapshot.pools.push(pool);
     }
-    snapshot.models_answer.asks_keys = options.asks_keys;
+    Arc::make_mut(&mut snapshot.models_answer).asks_keys = options.asks_keys;
     snapshot.session_headers = settings.session_headers.iter().map(|name| name.as_str().into()).collect();
     if all.iter().any(Settings::counts_tokens) {
         let index = Index::new(Capacity { endpoints: 64, blocks: 1 << 16, lengths: false }).unwrap();

@@ -15,10 +15,11 @@ use crate::front::{Front, republish};
 
 pub fn with_models(front: &Front, keys: &[&str]) {
     republish(front, |snapshot| {
-        snapshot.models_answer.list = Some(Bytes::from_static(b"{\"object\":\"list\"}"));
+        let answer = Arc::make_mut(&mut snapshot.models_answer);
+        answer.list = Some(Bytes::from_static(b"{\"object\":\"list\"}"));
         let card = Bytes::from_static(b"{\"id\":\"org/m\"}");
-        snapshot.models_answer.cards.insert(b"org/m"[..].into(), card);
-        snapshot.models_answer.authorizations = keys.iter().map(|key| xxh3_64(key.as_bytes())).collect();
+        answer.cards.insert(b"org/m"[..].into(), card);
+        answer.authorizations = keys.iter().map(|key| xxh3_64(key.as_bytes())).collect();
     });
 }
 
@@ -50,7 +51,7 @@ fn a_model_that_may_be_hidden_is_the_engines_to_answer() {
     let front = Front::start(&[engine.address]);
     with_models(&front, &[]);
     front.until("the models", |front| front.ask(get("/v1/models/other")).status == 404);
-    republish(&front, |snapshot| snapshot.models_answer.hides_some = true);
+    republish(&front, |snapshot| Arc::make_mut(&mut snapshot.models_answer).hides_some = true);
     front.until("that some are hidden", |front| front.ask(get("/v1/models/other")).text() == "the engine's");
     assert_eq!(front.ask(get("/v1/models/org/m")).text(), "{\"id\":\"org/m\"}");
 }
@@ -257,7 +258,7 @@ fn a_name_too_long_to_be_kept_is_a_model_that_nobody_serves() {
     republish(&front, |snapshot| {
         let second = snapshot.pools[1].id;
         snapshot.default_pool = Some(second);
-        snapshot.models.insert(longest.as_bytes().into(), second);
+        Arc::make_mut(&mut snapshot.models).insert(longest.as_bytes().into(), second);
     });
     front.until("the long name", |front| front.ask(chat(&longest, "hi")).text() == "b's");
     let reply = front.ask(chat(&(longest.clone() + "b"), "hi"));

@@ -103,7 +103,7 @@ impl Control {
     fn show(&mut self, endpoints: Vec<Option<Endpoint>>, shadow: &mut Shadow) {
         self.fleets += 1;
         let mut snapshot = draw::snapshot_over(&endpoints, &self.settings, self.index.clone());
-        snapshot.models_answer.asks_keys = self.asks_keys;
+        Arc::make_mut(&mut snapshot.models_answer).asks_keys = self.asks_keys;
         snapshot.pools.iter_mut().for_each(|pool| pool.asks_keys = self.asks_keys);
         self.published.publish(snapshot);
         shadow.published = Rc::new(endpoints);

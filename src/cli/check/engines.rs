@@ -166,7 +166,7 @@ impl Asked<'_> {
     }
 
     async fn models(&self, address: SocketAddr, upstream: &Upstream, found: &mut Vec<Finding>) -> Option<Learnt> {
-        match models::learn(&self.client, &self.call(address, "/v1/models", TIMEOUT)).await {
+        match models::learn(&self.client, &self.call(address, "/v1/models", TIMEOUT), None).await {
             Ok(learnt) => {
                 let ids: Vec<&str> = learnt.cards.iter().map(|card| &*card.id).collect();
                 let missing: Vec<&String> = upstream.models.iter().filter(|id| !ids.contains(&id.as_str())).collect();

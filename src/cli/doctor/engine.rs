@@ -181,7 +181,7 @@ impl Asking {
             (call("/v1/models"), call("/metrics"), call("/kv_event_sources"), call("/server_info"));
         let mut lines = scrape::Page::default();
         let (learnt, metrics, sources, info) = tokio::join!(
-            models::learn(&self.client, &models_call),
+            models::learn(&self.client, &models_call, None),
             self.client.get_lines(&metrics_call, |line| lines.line(line)),
             self.client.get(&sources_call),
             self.client.get(&info_call),

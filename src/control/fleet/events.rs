@@ -29,7 +29,8 @@ impl Fleet {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
         let index = self.caches.index()?;
-        if member.upstream.kv_events == KvEvents::Off {
+        // Without any form a thousand ids of each engine would be looked through each second.
+        if member.upstream.kv_events == KvEvents::Off || self.forms.is_empty() {
             return None;
         }
         let form = member.known_ids().find_map(|id| self.form_for(id))?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::control::member::{InVain, Member};
-use crate::control::models::{Learnt, ModelsError};
+use crate::control::models::{Card, Cards, Learnt, ModelsError};
 use crate::fleet::EndpointId;
 
 /// How often an engine is asked at most what it serves because requests were in vain.
@@ -13,6 +13,10 @@ const IN_VAIN: Duration = Duration::from_secs(1);
 /// which all are asked.
 const IN_VAIN_EACH: Duration = Duration::from_millis(10);
 
+/// Most engines that are asked at a time: lists of a thousand adapters take half a megabyte each, and all that come at
+/// one moment would be held, and keep control from whatever else it is to do.
+const RUNG_AT_ONCE: usize = 16;
+
 /// Models that a line of the log names at most.
 const NAMED_MAX: usize = 8;
 
@@ -20,6 +24,7 @@ impl Fleet {
     /// Has engines asked what they serve that answered 404 since, and all where models were asked for that nobody is
     /// known to serve: adapters are loaded and unloaded by hand.
     pub fn ring_for_models(&mut self, not_found: impl Fn(u16) -> u32, unknown: u64, now: Instant) {
+        let mut left = RUNG_AT_ONCE;
         let pause = IN_VAIN.max(IN_VAIN_EACH.saturating_mul(self.members.len() as u32));
         // All ranks of a server have one bell.
         for ranks in self.members.chunk_by_mut(|one, other| one.upstream.is_beside(&other.upstream)) {
@@ -28,9 +33,10 @@ impl Fleet {
             let Some(first) = ranks.first_mut() else { continue };
             let before = &first.in_vain;
             let is_more = (there, unknown) != (before.there, before.in_all);
-            if is_more && before.rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
+            if left > 0 && is_more && before.rung.is_none_or(|rung| now.saturating_duration_since(rung) >= pause) {
                 first.in_vain = InVain { there, in_all: unknown, rung: Some(now) };
                 first.models_wanted.notify_one();
+                left -= 1;
             }
         }
     }
@@ -41,6 +47,7 @@ impl Fleet {
             |member: &Member| member.place == place && member.now.as_ref().is_some_and(|tenancy| tenancy.id == id);
         let Some(at) = self.members.iter().position(is_there) else { return false };
         let speaks = self.speaks_for_server(at);
+        let learnt = learnt.map(|learnt| self.shared(at, learnt));
         let member = &mut self.members[at];
         let lock = member.lock.after(&learnt, member.key.is_some());
         let mut changed = std::mem::replace(&mut member.lock, lock) != lock;
@@ -74,7 +81,7 @@ impl Fleet {
                 serves_others = before.is_some();
                 changed |= serves_others;
                 if let Some(before) = &before {
-                    member.forgotten = Some(before.cards.iter().map(|card| card.id.clone()).collect());
+                    member.forgotten = Some(before.cards.clone());
                 }
                 if serves_others && speaks {
                     tracing::warn!(
@@ -100,14 +107,27 @@ impl Fleet {
         changed
     }
 
+    /// The same with the cards of an engine that lists as much: hundreds may have a thousand adapters each.
+    fn shared(&self, at: usize, learnt: Learnt) -> Learnt {
+        let known = |member: &Member| member.models.as_ref().is_some_and(|known| known.cards.are(&learnt.cards));
+        let told = self.members.iter().filter_map(|member| member.models.as_ref());
+        let mut alike = told.filter(|other| other.asks_key == learnt.asks_key && other.cards.say_as(&learnt.cards));
+        let other = if self.members.get(at).is_some_and(known) { None } else { alike.next() };
+        Learnt { cards: other.map_or_else(|| learnt.cards.clone(), |other| other.cards.clone()), ..learnt }
+    }
+
     /// An engine that wants a key not known here is taken for one that wanted it from the first: it may be asked for
     /// models that nobody is known to serve. But it is doubted while others serve all that it did: requests that name
     /// no such model are theirs, and they would get none. Answers whether that has changed.
     fn judge_locked(&mut self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        let are_theirs =
-            |ids: &[Box<str>]| ids.iter().all(|id| self.beside_server_of(member).any(|other| other.serves(id)));
-        let are_served = member.forgotten.as_deref().is_some_and(are_theirs);
+        let others = || self.beside_server_of(member);
+        // Hundreds may want another key by now than those with which they share one list.
+        let are_theirs = |cards: &Cards| {
+            let any_serves = |card: &Card| others().any(|other| other.serves(&card.id));
+            others().any(|other| other.lists(cards)) || cards.iter().all(any_serves)
+        };
+        let are_served = member.forgotten.as_ref().is_some_and(are_theirs);
         let is_doubted = are_served && member.upstream.models.is_empty();
         self.members
             .get_mut(at)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Keeper, rung};
-use crate::control::models::{Learnt, ModelsError};
+use crate::control::models::{Cards, Learnt, ModelsError};
 use crate::fleet::EndpointId;
 
 impl Keeper {
@@ -11,6 +11,11 @@ impl Keeper {
     pub fn learnt(&self, place: usize, id: EndpointId, learnt: Result<Learnt, ModelsError>) {
         let changed = self.fleet().learnt(place, id, learnt);
         self.changed_if(changed);
+    }
+
+    /// What an engine listed last.
+    pub fn listed(&self, place: usize) -> Option<Cards> {
+        self.fleet().member(place)?.models.as_ref().map(|learnt| learnt.cards.clone())
     }
 
     /// The models of an engine are to be read now.

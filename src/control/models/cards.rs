@@ -4,15 +4,19 @@
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Card;
 
-/// In the order in which their engine lists them.
+/// In the order in which their engine lists them; shared by all engines that list the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cards {
-    list: Vec<Card>,
+pub struct Cards(Arc<List>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct List {
+    cards: Box<[Card]>,
     /// The hash of each id and the place of its card, ascending.
     by_hash: Box<[(u64, u32)]>,
     shortest_context: Option<u32>,
@@ -20,12 +24,12 @@ pub struct Cards {
 }
 
 impl From<Vec<Card>> for Cards {
-    fn from(list: Vec<Card>) -> Cards {
-        let mut by_hash: Box<[(u64, u32)]> = (0..).zip(&list).map(|(at, card)| (hash(&card.id), at)).collect();
+    fn from(cards: Vec<Card>) -> Cards {
+        let mut by_hash: Box<[(u64, u32)]> = (0..).zip(&cards).map(|(at, card)| (hash(&card.id), at)).collect();
         by_hash.sort_unstable();
-        let contexts = || list.iter().filter_map(|card| card.context);
+        let contexts = || cards.iter().filter_map(|card| card.context);
         let (shortest_context, longest_context) = (contexts().min(), contexts().max());
-        Cards { list, by_hash, shortest_context, longest_context }
+        Cards(Arc::new(List { cards: cards.into(), by_hash, shortest_context, longest_context }))
     }
 }
 
@@ -39,7 +43,7 @@ impl Deref for Cards {
     type Target = [Card];
 
     fn deref(&self) -> &[Card] {
-        &self.list
+        &self.0.cards
     }
 }
 
@@ -48,31 +52,53 @@ impl<'a> IntoIterator for &'a Cards {
     type IntoIter = std::slice::Iter<'a, Card>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.list.iter()
+        self.0.cards.iter()
     }
 }
 
 impl Cards {
+    /// Whether these are the others, in one place of memory.
+    pub fn are(&self, others: &Cards) -> bool {
+        Arc::ptr_eq(&self.0, &others.0)
+    }
+
+    /// Where they are in memory, by which those of several engines that are the same are told from others.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// Whether both say the same of what is served.
+    pub fn say_as(&self, others: &Cards) -> bool {
+        // By their hashes first, which those of other ids differ in soon.
+        let are_alike = || self.iter().map(Card::lasting).eq(others.iter().map(Card::lasting));
+        self.are(others) || self.0.by_hash == others.0.by_hash && are_alike()
+    }
+
     /// The card of this id.
     pub fn of(&self, id: &str) -> Option<&Card> {
         let hash = hash(id);
-        let first = self.by_hash.partition_point(|(other, _)| {
+        let first = self.0.by_hash.partition_point(|(other, _)| {
             looks::count();
             *other < hash
         });
-        let alike = self.by_hash.iter().skip(first).take_while(|(other, _)| *other == hash);
-        alike.filter_map(|(_, at)| self.list.get(*at as usize)).find(|card| &*card.id == id)
+        let alike = self.0.by_hash.iter().skip(first).take_while(|(other, _)| *other == hash);
+        alike.filter_map(|(_, at)| self.0.cards.get(*at as usize)).find(|card| &*card.id == id)
     }
 
     /// Whether one of these ids is among the others.
     pub fn has_any_of(&self, others: &Cards) -> bool {
-        let (mut ours, mut theirs) = (self.by_hash.iter().peekable(), others.by_hash.iter().peekable());
+        if self.are(others) {
+            return !self.is_empty();
+        }
+        let (mut ours, mut theirs) = (self.0.by_hash.iter().peekable(), others.0.by_hash.iter().peekable());
         while let (Some((our, _)), Some((their, at))) = (ours.peek(), theirs.peek()) {
             looks::count();
             match our.cmp(their) {
                 Less => drop(ours.next()),
                 Greater => drop(theirs.next()),
-                Equal if others.list.get(*at as usize).is_some_and(|card| self.of(&card.id).is_some()) => return true,
+                Equal if others.0.cards.get(*at as usize).is_some_and(|card| self.of(&card.id).is_some()) => {
+                    return true;
+                }
                 Equal => drop(theirs.next()),
             }
         }
@@ -82,10 +108,10 @@ impl Cards {
     /// Tokens of the longest prompt that is taken for this id: as its card says, else the longest of the others.
     pub fn context_for(&self, id: &str) -> Option<u32> {
         // Mostly a base says it alone, and it is asked of each of its adapters, of each engine.
-        if self.shortest_context == self.longest_context {
-            return self.longest_context;
+        if self.0.shortest_context == self.0.longest_context {
+            return self.0.longest_context;
         }
-        self.of(id).and_then(|card| card.context).or(self.longest_context)
+        self.of(id).and_then(|card| card.context).or(self.0.longest_context)
     }
 }
 

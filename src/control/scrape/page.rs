@@ -1,5 +1,7 @@
 //! A page of Prometheus text as it comes, line by line: of all ranks that it tells of together, or of each by itself.
 
+use memchr::memchr2;
+
 use super::{EngineKind, Reading, STARTED, Sums, number};
 use crate::control::sample::Sample;
 use crate::fleet::EngineLoad;
@@ -28,6 +30,7 @@ impl Page {
         // Most lines are of other metrics: looked at before they are checked as text.
         let names: [&[u8]; 4] = [b"vllm:", b"sglang:", b"sglang_", STARTED.as_bytes()];
         if names.iter().any(|name| line.starts_with(name))
+            && !is_of_histogram(line)
             && let Some(sample) = Sample::of(line)
         {
             self.take(&sample);
@@ -77,6 +80,12 @@ impl Page {
         share_unnamed(&mut readings, &unnamed.reading().load);
         readings
     }
+}
+
+/// Whether a line is part of a histogram, as most are and none that is looked at.
+fn is_of_histogram(line: &[u8]) -> bool {
+    let end = memchr2(b'{', b' ', line).unwrap_or(line.len());
+    line[..end].ends_with(b"_bucket")
 }
 
 /// Most of what names no rank counts for none: it would count for each. But by any of it a process is known, and how

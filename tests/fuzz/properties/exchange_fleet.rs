@@ -62,7 +62,7 @@ fn snapshot(flags: u8) -> Snapshot {
         let id = PoolId(place as u16);
         let entries: Vec<_> = snapshot.endpoints.iter().flatten().map(|e| (e.id.slot, &*e.name, 1)).collect();
         let ring = Arc::new(Ring::build(&entries, settings.replication));
-        snapshot.models.insert(name.as_bytes().into(), id);
+        Arc::make_mut(&mut snapshot.models).insert(name.as_bytes().into(), id);
         snapshot.pools.push(Pool::new(id, (*name).into(), members.clone().into(), ring, Arc::clone(&settings)));
     }
     snapshot.seal();

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use super::*;
-use crate::control::models::looks;
+use crate::control::models::{Cards, looks};
 use crate::limits::TOKENS_MAX;
 
 /// An engine may have a key that the front lacks, or be dead from the start: it is never learnt.
@@ -169,7 +169,7 @@ fn what_names_no_model_is_for_the_base_model_that_all_engines_serve() {
     }
     assert_eq!(chosen(&mut fleet, Some(b"lora")), "lora [0, 1, 2]");
     assert_eq!(chosen(&mut fleet, Some(b"old")), "UnknownModel");
-    let list = fleet.snapshot().models_answer.list.unwrap();
+    let list = fleet.snapshot().models_answer.list.clone().unwrap();
     let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
     assert_eq!(list["data"][0]["id"], "base", "who asks for the models is told the same");
     // What cannot be read may name the adapter, which is served by one engine alone.
@@ -627,7 +627,7 @@ fn adapters_share_the_tables_of_their_base_model_whatever_engines_take() {
     assert_eq!(sealed([32_768, 8_192]), (false, vec![0]), "not what they would refuse");
 }
 
-/// Anybody may name what nobody serves, and all are asked for that: in a large fleet less often.
+/// Anybody may name what nobody serves, and all are asked for that: in a large fleet less often, and not all at once.
 #[test]
 fn a_large_fleet_is_asked_less_often_what_it_serves() {
     let (mut fleet, began) = (fleet(500), Instant::now());
@@ -639,9 +639,13 @@ fn a_large_fleet_is_asked_less_often_what_it_serves() {
         };
         fleet.members().iter().filter(is_rung).count()
     };
-    assert_eq!(rung(1, Duration::ZERO), 500);
-    assert_eq!(rung(2, Duration::from_secs(2)), 0);
-    assert_eq!(rung(2, Duration::from_secs(5)), 500);
+    let mut rung_in_a_second = |unknown, second: u64| {
+        let looks = (0..50u64).map(|look| rung(unknown, Duration::from_millis(second * 1_000 + 20 * look)));
+        looks.fold((0_usize, 0_usize), |(all, most), now| (all + now, most.max(now)))
+    };
+    assert_eq!(rung_in_a_second(1, 0), (500, 16));
+    assert_eq!(rung_in_a_second(2, 2), (0, 0));
+    assert_eq!(rung_in_a_second(2, 6), (500, 16));
 }
 
 /// As vLLM tells them: with times and permission ids that are new in each answer.
@@ -795,7 +799,7 @@ fn models_behind_a_key_that_is_not_known_are_not_told() {
     assert_eq!(looked(&mut fleet, 0, learnt(true)), (true, true, 1));
     fleet.reconfigure(config, Vec::new(), Arc::default(), Instant::now());
     let answer = fleet.snapshot().models_answer;
-    assert_eq!((answer.list, answer.authorizations.len()), (None, 0));
+    assert_eq!((&answer.list, answer.authorizations.len()), (&None, 0));
 }
 
 /// Each of hundreds of engines may list a thousand adapters, and what is published anew says something of each of them.
@@ -818,4 +822,57 @@ fn what_a_publication_looks_at_grows_with_what_is_listed_and_no_faster() {
     assert!(many < 2 * 16 * few, "{few} looks, and {many} for sixteen times as much");
     let half = looks(4, 400);
     assert!(many < half + half / 4, "{half} looks, and {many} for as many ids of twice as many engines");
+}
+
+/// Each second each of hundreds of engines says something else of its load, and lists what it did.
+#[test]
+fn between_two_lists_no_id_is_looked_at() {
+    let mut fleet = fleet(3);
+    for place in 0..3 {
+        lists(&mut fleet, place, &[("base", Some("/m"), false), ("alias", Some("/m"), false), ("lora", None, true)]);
+    }
+    let told = |fleet: &mut Fleet| {
+        looks::since();
+        let snapshot = fleet.snapshot();
+        let pools = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
+        let all = pools.map(|pool| format!("{} {} {:?} {}", pool.name, pool.root, pool.members, pool.token_bytes));
+        (all.collect::<Vec<_>>(), looks::since())
+    };
+    let (first, looks) = told(&mut fleet);
+    assert!(first.len() == 3 && looks > 0, "{first:?}, {looks} looks");
+    // As vLLM has it, with another time in each answer.
+    lists(&mut fleet, 1, &[("base", Some("/m"), false), ("alias", Some("/m"), false), ("lora", None, true)]);
+    fleet.members[0].now.as_mut().unwrap().truth.calibration.told(400_000, 80_000);
+    let (second, looks) = told(&mut fleet);
+    assert_eq!(looks, 0);
+    assert_eq!(second, first.iter().map(|pool| pool.replace(" 4", " 5")).collect::<Vec<_>>());
+    let (id, _) = fleet.target(2).unwrap();
+    lists(&mut fleet, 2, &[("base", Some("/n"), false), ("more", None, true)]);
+    let (third, _) = told(&mut fleet);
+    assert_eq!(third, ["base base [0, 1, 2] 5", "alias alias [0, 1] 5", "lora lora [0, 1] 5", "more more [2] 4"]);
+    fleet.members[2].upstream.models = vec!["base".into()];
+    assert_eq!(told(&mut fleet).0, third[..3], "what is configured goes before what is listed");
+    assert!(fleet.learnt(2, id, Err(ModelsError::KeyWanted)));
+    let asks_keys = |pool: &Pool| &*pool.name == "base" && pool.asks_keys;
+    assert!(fleet.snapshot().pools.iter().any(asks_keys), "what is not of a list is as it is now");
+}
+
+/// Hundreds of engines have the same thousand adapters: half a megabyte each, in as many copies.
+#[test]
+fn engines_that_list_the_same_share_one_list() {
+    let mut fleet = fleet(3);
+    let listed = [("base", Some("/m"), false), ("lora", None, true)];
+    (0..3).for_each(|place| lists(&mut fleet, place, &listed[..2 - place / 2]));
+    let is_shared = |fleet: &Fleet, one: usize, other: usize| {
+        let cards = |place: usize| fleet.members()[place].models.as_ref().unwrap().cards.clone();
+        cards(one).are(&cards(other))
+    };
+    assert!(is_shared(&fleet, 0, 1) && !is_shared(&fleet, 0, 2));
+    lists(&mut fleet, 2, &listed);
+    assert!(is_shared(&fleet, 0, 2));
+    // Nobody is told what stands in the list of one that asks for a key because an open one lists the same.
+    let (id, _) = fleet.target(1).unwrap();
+    let cards: Cards = fleet.members()[0].models.as_ref().unwrap().cards.iter().cloned().collect();
+    fleet.learnt(1, id, Ok(Learnt { cards, asks_key: true, left_out: 0 }));
+    assert!(!is_shared(&fleet, 0, 1));
 }
