@@ -68,6 +68,8 @@ mod recorded;
 mod records;
 #[path = "relay/shadows.rs"]
 mod shadows;
+#[path = "relay/stored.rs"]
+mod stored;
 #[path = "relay/storm.rs"]
 mod storm;
 #[path = "relay/strangers.rs"]

@@ -88,7 +88,8 @@ counts! {
     "upstreams_reused", "Requests sent on a kept connection." => UpstreamReused;
     "connect_failures", "Connects to engines that failed." => ConnectFailed;
     "retries", "Requests sent once more, to a further endpoint or by a new connection, by what failed before.", "after" =>
-        RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault", RetriedBusy = "busy";
+        RetriedConnect = "connect", RetriedStale = "stale_connection", RetriedFault = "fault", RetriedBusy = "busy",
+        RetriedNotHere = "not_here";
     "retries_withheld", "Requests not sent a second time because too many were, or retry_percent is 0." => RetryWithheld;
     "back_pressure", "Requests that an engine refused for load (429, 503)." => BackPressure;
     "endpoints_barred", "Endpoints that requests found failing, kept out of choices at once." => Barred;

@@ -15,6 +15,7 @@ pub mod queue;
 mod requests;
 mod shadows;
 pub mod stats;
+mod stored;
 mod without;
 
 use crate::atomics::{AtomicU64, Ordering};
@@ -25,6 +26,7 @@ pub use deeds::{Counted, Deeds};
 pub use outcomes::{Barred, Given, Outcome, Outcomes, Telling};
 pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
 use queue::Queue;
+pub use stored::{Stored, StoredId};
 pub use without::{Own, Without};
 
 /// The shared counters of one process.
@@ -35,6 +37,7 @@ pub struct Counters {
     predictions: Predictions,
     queue: Queue,
     credentials: Credentials,
+    stored: Stored,
     /// Releases that found nothing to release.
     underflow: AtomicU64,
 }
@@ -48,6 +51,7 @@ impl Counters {
             predictions: Predictions::default(),
             queue: Queue::default(),
             credentials: Credentials::default(),
+            stored: Stored::default(),
             underflow: AtomicU64::new(0),
         }))
     }
@@ -80,6 +84,12 @@ impl Counters {
     #[inline]
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    /// Where stored responses lie.
+    #[inline]
+    pub fn stored(&self) -> &Stored {
+        &self.stored
     }
 
     /// Our requests in flight on one endpoint. Control gives a slot to another endpoint only at 0.

@@ -12,7 +12,7 @@ use super::ranked::{self, Naming};
 use super::refusals;
 use super::reply::Reply;
 use super::upload::Upload;
-use super::{Asked, End, Exchange, Leg, Phase, outcome, stranger};
+use super::{Asked, End, Exchange, Leg, Phase, outcome, stored, stranger};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::{Realm, Telling};
 use crate::http::rewrite;
@@ -294,6 +294,7 @@ impl Exchange {
             stranger: false,
             names_nobody: false,
             tried: Avoid::default(),
+            sought: stored::asked_for(head.path),
             waited: None,
             paid: None,
             whole: cx.now,

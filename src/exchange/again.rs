@@ -15,8 +15,13 @@ impl Exchange {
     /// Sends the same bytes a second and last time. `after`: the count of what happened to the first.
     pub(super) fn try_again(&mut self, after: Count, cx: &mut Context<'_>) {
         self.retried = true;
-        self.upload.pushed = self.upload.naming.begins();
         self.leave_endpoint(cx);
+        self.send_again(after, cx);
+    }
+
+    /// The same bytes, to another endpoint than those tried.
+    pub(super) fn send_again(&mut self, after: Count, cx: &mut Context<'_>) {
+        self.upload.pushed = self.upload.naming.begins();
         self.choose_again(after, cx);
     }
 

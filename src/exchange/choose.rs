@@ -6,10 +6,10 @@ use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, Work};
-use crate::counters::{Admission, Outcomes, Own};
+use crate::counters::{Admission, Outcomes, Own, StoredId};
 use crate::fleet::{EndpointId, Loads};
 use crate::http;
-use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Tokens};
+use crate::policy::{self, CHOICES_MAX, Choice, Cost, Nobody, Policy, Reason, Tokens};
 use crate::prefix;
 use crate::scan::{Api, Facts, MODEL_BYTES_MAX};
 use crate::snapshot::{Pool, Selected, Snapshot};
@@ -51,7 +51,7 @@ impl Exchange {
         let in_query = self.model_asked_for(facts, cx.snapshot);
         let selected = match &in_query {
             Some(model) => self.selected_by(Some(model), cx.snapshot),
-            None => self.selected(cx.snapshot, facts),
+            None => self.pool_it_lies_in(cx).map_or_else(|| self.selected(cx.snapshot, facts), Selected::Pool),
         };
         let pool = match selected {
             Selected::Pool(pool) => pool,
@@ -76,6 +76,7 @@ impl Exchange {
         let session = self.session.or(facts.and_then(|facts| facts.session()));
         self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
         let Some(facts) = facts else { return Ok(pool) };
+        self.sought = self.sought.or(facts.previous.map(StoredId::of));
         // If the prompt is cut into blocks, the look-up makes the key from them.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
             self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
@@ -164,7 +165,8 @@ impl Exchange {
         let new = choice.tokens.filter(|_| self.is_first_choice()).map_or(0, |tokens| tokens.new);
         self.leave_queue(new, &choice, cx);
         let charged = tokens.filter(|_| self.upload.body.done());
-        let own = shadowed(pool, choice.endpoint, charged, cx).filter(|_| self.is_first_choice());
+        let by_policy = self.is_first_choice() && choice.reason != Reason::Stored;
+        let own = shadowed(pool, choice.endpoint, charged, cx).filter(|_| by_policy);
         let noted = self.charge_tokens(tokens, looked_up, &mut admission, cx);
         self.thought = tokens.map(|tokens| (choice.endpoint, tokens));
         if let Some((policy, own)) = own {
@@ -204,6 +206,7 @@ impl Exchange {
             key: self.key,
             unscannable: self.upload.unscannable,
             session: self.session,
+            lies_at: self.lies_at(cx),
             avoid: self.tried,
             random: cx.lender.random.number(),
             turn: self.pool.map_or(0, |pool| cx.lender.turn(pool)),

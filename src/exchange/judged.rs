@@ -7,10 +7,11 @@ use std::sync::LazyLock;
 use memchr::memmem::{self, Finder};
 use memchr::{memchr, memrchr};
 
-use super::Exchange;
 use super::event::{Context, Side};
+use super::stored::not_here;
+use super::{Asked, Exchange};
 use crate::http::rewrite::Form;
-use crate::http::{Body, BodyLength, ReplyFraming, ResponseHead};
+use crate::http::{Body, BodyLength, ReplyFraming, ResponseHead, Shape};
 use crate::scan::Api;
 
 /// So much of an error's body is read before its head is passed on.
@@ -109,6 +110,8 @@ pub(super) enum Verdict {
     Busy,
     /// The same, by whichever rank behind that port.
     Scales,
+    /// It has not stored the response that is asked for; another may have.
+    NotHere,
     Fault,
     /// The same, and certainly not executed: it was not reached.
     NotReached,
@@ -152,6 +155,7 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         400 if !body.starts_with(MEANT_503) => Verdict::Neutral,
         400 if BUSY.into_iter().any(says) => Verdict::Busy,
         400 => Verdict::BackPressure,
+        404 if not_here(body).is_some() => Verdict::NotHere,
         503 if BUSY.into_iter().any(says) => Verdict::Busy,
         503 if says(SCALES) => Verdict::Scales,
         503 if not_reached() => Verdict::NotReached,
@@ -179,10 +183,15 @@ pub(super) enum Words<'a> {
 
 impl<'a> Words<'a> {
     /// Of a reply, of whose body so much is there. A hop before the engine may have put it in chunks.
-    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], api: Api) -> Words<'a> {
+    pub(super) fn of(head: &ResponseHead<'_>, framing: &ReplyFraming, body: &'a [u8], asked: &Asked) -> Words<'a> {
         let none = Words::Here(Cow::Borrowed(b""));
-        let may_mean_503 = head.status == 400 && api == Api::Responses;
-        if !matches!(head.status, 403 | 500 | 503) && !may_mean_503 || head.fields.is_encoded() {
+        let counts = match head.status {
+            403 | 500 | 503 => true,
+            400 => asked.api == Api::Responses,
+            404 => asked.shape == Shape::Responses,
+            _ => false,
+        };
+        if !counts || head.fields.is_encoded() {
             return none;
         }
         match framing.body {
@@ -371,11 +380,17 @@ mod tests {
         let meant_late =
             br#"{"error":{"message":"503: Request waiting timeout reached.","type":"invalid_request_error","param":null,"code":400}}"#;
         let quotes_busy = br#"{"error":{"message":"no model 503: The request queue is full.","type":"invalid_request_error","code":400}}"#;
+        let lacks = br#"{"error":{"message":"Response with id 'resp_1' not found.","type":"invalid_request_error","param":"response_id","code":404}}"#;
+        let no_model =
+            br#"{"error":{"message":"The model `Response with id 'resp_1' not found.` does not exist.","code":404}}"#;
         let quoted = br#"{"error":{"message":"upstream connect error: connection failure"}}"#;
         for (status, names_a_time, body, expected) in [
             (200, false, &drains[..], Verdict::Neutral),
             (400, false, b"", Verdict::Neutral),
             (404, false, drains, Verdict::Neutral),
+            (404, false, no_model, Verdict::Neutral),
+            (404, false, lacks, Verdict::NotHere),
+            (400, false, lacks, Verdict::Neutral),
             (400, false, meant_busy, Verdict::Busy),
             (400, false, meant_late, Verdict::BackPressure),
             (400, false, quotes_busy, Verdict::Neutral),

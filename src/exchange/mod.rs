@@ -40,6 +40,7 @@ mod request;
 mod retries;
 mod shadow;
 mod shown;
+mod stored;
 mod stranger;
 mod tap;
 mod toolsets;
@@ -62,7 +63,7 @@ pub use shadow::{SHADOWS_MAX, Shadows};
 pub use toolsets::{Toolsets, Wanted};
 
 use crate::counters::queue::Paid;
-use crate::counters::{Admission, Credential, Realm};
+use crate::counters::{Admission, Credential, Realm, StoredId};
 use crate::fleet::EndpointId;
 use crate::http::{RequestFraming, Shape, Version};
 use crate::policy::{Avoid, Tokens};
@@ -240,6 +241,8 @@ pub struct Exchange {
     /// A stranger's request for a model that nobody serves: an engine of another model is to judge it.
     names_nobody: bool,
     tried: Avoid,
+    /// The stored response that it is about, as far as that was read.
+    sought: Option<StoredId>,
     /// How long it waited in the queue.
     waited: Option<Micros>,
     /// What its tenant was charged for it, once it was.

@@ -60,7 +60,7 @@ impl Exchange {
     /// Takes a verdict to account.
     pub(super) fn note(&mut self, verdict: Verdict, cx: &mut Context<'_>) {
         match verdict {
-            Verdict::Neutral => {}
+            Verdict::Neutral | Verdict::NotHere => {}
             Verdict::BackPressure | Verdict::Busy | Verdict::Scales => {
                 cx.stats.count(Count::BackPressure);
                 self.charge();
@@ -210,8 +210,14 @@ impl Exchange {
             self.try_again(if not_reached { Count::RetriedConnect } else { Count::RetriedBusy }, cx);
             return false;
         }
+        if verdict == Verdict::NotHere && self.asks_on(words, cx) {
+            return false;
+        }
         if was_refused {
             self.pay_back(cx);
+        }
+        if (200..300).contains(&head.status) {
+            self.note_found(cx);
         }
         self.is_let_in(head.status, keeps_out(head.status, words), cx)
     }
@@ -219,7 +225,7 @@ impl Exchange {
     /// Takes the verdict on a reply to account. Who answers 404 may have unloaded the
     /// model since it said what it serves.
     fn note_reply(&mut self, verdict: Verdict, status: u16, cx: &mut Context<'_>) {
-        let not_found = status == 404 && self.asked.api != Api::Other;
+        let not_found = status == 404 && verdict != Verdict::NotHere && self.asked.api != Api::Other;
         if let Some(leg) = self.leg.as_ref().filter(|_| not_found) {
             cx.counters.outcomes().was_not_found(leg.slot());
         }
@@ -307,8 +313,12 @@ impl Exchange {
     }
 
     fn has_no_other_beside(&self, same: impl Fn(&Eligible, u16, u16) -> bool, snapshot: &Snapshot) -> bool {
-        let Some(pool) = self.pool_in(snapshot).map(|pool| pool.taking(self.context)) else { return true };
-        let (eligible, here) = (pool.eligible(), self.leg.as_ref().map(Leg::slot));
+        self.pool_in(snapshot).is_none_or(|pool| self.has_no_other_in(pool, same))
+    }
+
+    /// The same of any pool.
+    pub(super) fn has_no_other_in(&self, pool: &Pool, same: impl Fn(&Eligible, u16, u16) -> bool) -> bool {
+        let (eligible, here) = (pool.taking(self.context).eligible(), self.leg.as_ref().map(Leg::slot));
         let is_here = |slot: u16| here.is_some_and(|here| same(eligible, here, slot));
         eligible.slots().iter().all(|slot| is_here(*slot) || eligible.was_tried(&self.tried, *slot))
     }

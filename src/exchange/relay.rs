@@ -83,7 +83,7 @@ impl Exchange {
                 Ok(framing) if framing.switching && self.has_unsent() => {
                     self.bad_reply(Fault::new(Cause::BadSwitch, "101 to half a request"), cx)
                 }
-                Ok(framing) => match Words::of(&head, &framing, &all[head.len..], self.asked.api) {
+                Ok(framing) => match Words::of(&head, &framing, &all[head.len..], &self.asked) {
                     Words::Wanting(more) => {
                         self.reply.head_needs = (all.len() + more) as u32;
                         self.hold_head(all.to_vec(), cx);
@@ -263,6 +263,7 @@ impl Exchange {
 
     /// Looks at a piece of the body.
     pub(super) fn listen(&mut self, data: &[u8], cx: &mut Context<'_>) {
+        self.note_made(data, cx);
         if self.reply.event_stream {
             let silent = !self.reply.tap.spoke();
             let lines = self.reply.usage.join(data);

@@ -108,7 +108,9 @@ impl Exchange {
     /// prompt alone was waited for: that it may be refused yet is worth no memory that others lack.
     pub(super) fn check_acknowledgement(&mut self, acknowledged: Option<u64>, cx: &mut Context<'_>) {
         let timeout = cx.rules.limits.reply_head_timeout_ms * 1_000;
-        let held_until = self.sent + ACKNOWLEDGEMENT_CHECK_MS * 1_000;
+        // An engine that computes may be slow to say that it lacks a response; without a body that is a head to hold.
+        let is_to_be_found = self.sought.is_some() && self.upload.bytes == 0;
+        let held_until = self.sent + if is_to_be_found { timeout } else { ACKNOWLEDGEMENT_CHECK_MS * 1_000 };
         if !self.unacknowledged(acknowledged) && cx.now < held_until && !cx.lender.holds_much() {
             self.prompt_computed();
             self.deadline = Some((held_until, Waiting::Acknowledgement));

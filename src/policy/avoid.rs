@@ -48,6 +48,11 @@ impl Avoid {
         self.count == 0
     }
 
+    /// Whether one more would have the oldest forgotten.
+    pub fn is_full(&self) -> bool {
+        self.count as usize >= Avoid::MAX
+    }
+
     /// The endpoints tried.
     #[inline]
     pub fn as_slice(&self) -> &[u16] {

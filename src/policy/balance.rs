@@ -2,7 +2,8 @@
 
 use crate::fleet::{Endpoint, Loads};
 use crate::limits::ENDPOINTS_MAX;
-use crate::policy::{Choice, Eligible, Reason, Request};
+use crate::policy::eligible::Row;
+use crate::policy::{Choice, Eligible, Nobody, Reason, Request};
 
 /// Each endpoint as often as its weight says.
 pub(super) fn random(eligible: &Eligible, loads: &Loads, request: &Request<'_>) -> Option<Choice> {
@@ -51,6 +52,15 @@ pub(super) fn least_load(eligible: &Eligible, loads: &Loads, request: &Request<'
     }
     let picked = (u128::from(request.random) * ties as u128) >> 64;
     answer(eligible, loads, *tied.get(..ties)?.get(picked as usize)?, reason)
+}
+
+/// The one that can answer, whatever its load.
+#[cold]
+pub(super) fn alone(eligible: &Eligible, loads: &Loads, row: &Row, slot: u16) -> Result<Choice, Nobody> {
+    if eligible.at_cap(row, slot, loads) {
+        return Err(Nobody::AllAtTheirCap);
+    }
+    Ok(Choice::at(eligible, loads, slot, eligible.load(row, slot, loads), Reason::Stored))
 }
 
 fn answer(eligible: &Eligible, loads: &Loads, slot: u16, reason: Reason) -> Option<Choice> {

@@ -102,6 +102,8 @@ pub struct Request<'a> {
     pub unscannable: bool,
     /// Hash of the session key.
     pub session: Option<u64>,
+    /// Where the stored response lies that it is about: no other endpoint can answer it.
+    pub lies_at: Option<u16>,
     /// Endpoints this request has already tried.
     pub avoid: Avoid,
     /// Random bits, for `random` and ties.
@@ -142,11 +144,13 @@ pub enum Reason {
     Warm,
     /// Least work in tokens, none of the prompt being in its cache.
     Cold,
+    /// It has the stored response that is asked for.
+    Stored,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Random,
         Reason::RoundRobin,
         Reason::LeastLoad,
@@ -161,6 +165,7 @@ impl Reason {
         Reason::Retry,
         Reason::Warm,
         Reason::Cold,
+        Reason::Stored,
     ];
 
     /// Its label in metrics and receipts.
@@ -180,6 +185,7 @@ impl Reason {
             Reason::Retry => "retry",
             Reason::Warm => "warm",
             Reason::Cold => "cold",
+            Reason::Stored => "stored",
         }
     }
 
@@ -299,6 +305,11 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
     // Even if all of these were tried or are at their caps: others would refuse this prompt for its length.
     let pool = pool.taking(request.context);
     let eligible = pool.eligible();
+    if let Some(slot) = request.lies_at.filter(|slot| !eligible.was_tried(&request.avoid, *slot))
+        && let Some(row) = eligible.row(slot)
+    {
+        return balance::alone(eligible, loads, row, slot);
+    }
     let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),
         Policy::RoundRobin => balance::round_robin(eligible, loads, request),

@@ -86,6 +86,8 @@ pub struct Stated {
     pub adapter: Option<u64>,
     /// XXH64 of SGLang's `extra_key`.
     pub(super) extra_key: Option<u64>,
+    /// XXH64 of `previous_response_id`.
+    pub previous: Option<u64>,
     /// `background`, where it is true.
     pub background: bool,
     /// `use_beam_search`, where it is true.

@@ -15,6 +15,8 @@ pub(super) enum Field {
     Choices,
     Priority,
     Background,
+    /// The stored response that this one goes on from.
+    Previous,
     Echo,
     Logprobs,
     PromptLogprobs,
@@ -50,6 +52,7 @@ impl Field {
             b"lora_path" => Field::Adapter,
             b"extra_key" => Field::ExtraKey,
             b"background" if api == Api::Responses => Field::Background,
+            b"previous_response_id" if api == Api::Responses => Field::Previous,
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
@@ -86,16 +89,18 @@ impl Field {
             Field::SamplingParams => 1 << 26,
             Field::Background => 1 << 27,
             Field::BeamSearch => 1 << 28,
+            Field::Previous => 1 << 29,
         }
     }
 }
 
-/// Whether a body's field of this name is read for what it says, in whichever API: it cannot name a session as well.
+/// Whether a body's field of this name is read for what it says, in whichever API: it cannot name a session as well. A
+/// response that goes before may, if it is configured to.
 pub fn reads(name: &str) -> bool {
     use Api::{Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize};
     [Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize]
         .into_iter()
-        .any(|api| Field::of(api, name.as_bytes()) != Field::Ignored)
+        .any(|api| !matches!(Field::of(api, name.as_bytes()), Field::Ignored | Field::Previous))
 }
 
 /// Where a prompt's text stands in a body of this API.

@@ -31,7 +31,7 @@ impl Scan {
 
     fn field_of(&self, name: &[u8]) -> Field {
         match Field::of(self.api, name) {
-            Field::Ignored => self.names.place(name).map_or(Field::Ignored, Field::Session),
+            field @ (Field::Ignored | Field::Previous) => self.names.place(name).map_or(field, Field::Session),
             field => field,
         }
     }
@@ -62,6 +62,7 @@ impl Scan {
             Field::Adapter => stated.adapter = None,
             Field::ExtraKey => stated.extra_key = None,
             Field::Background => stated.background = false,
+            Field::Previous => stated.previous = None,
             Field::BeamSearch => stated.beam_search = false,
             Field::Echo => stated.echo = false,
             Field::Logprobs => stated.logprobs = false,
@@ -86,7 +87,7 @@ impl Scan {
             let field = self.field;
             match field {
                 Field::Model => self.keep_string(),
-                Field::Salt | Field::Adapter | Field::ExtraKey | Field::Session(_) => {
+                Field::Salt | Field::Adapter | Field::ExtraKey | Field::Previous | Field::Session(_) => {
                     self.opaque.clear();
                     self.state = State::Opaque;
                 }

@@ -68,7 +68,7 @@ pub use rendered::{Renderer, Rendering, Why};
 /// What a path's bodies look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Api {
-    /// `/v1/chat/completions`
+    /// `/v1/chat/completions`, and its `/batch`, of several chats
     Chat,
     /// `/v1/completions`
     Completions,
@@ -112,7 +112,7 @@ impl Api {
     pub fn of_path(target: &[u8]) -> Api {
         let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
         match path {
-            b"/v1/chat/completions" => Api::Chat,
+            b"/v1/chat/completions" | b"/v1/chat/completions/batch" => Api::Chat,
             b"/v1/completions" => Api::Completions,
             b"/v1/embeddings" | b"/pooling" | b"/classify" | b"/v1/classify" | b"/encode" => Api::Embeddings,
             b"/v1/responses" => Api::Responses,

@@ -131,6 +131,7 @@ impl Scan {
             Field::Salt => self.facts.stated.cache_salt = hash,
             Field::Adapter => self.facts.stated.adapter = hash,
             Field::ExtraKey => self.facts.stated.extra_key = hash,
+            Field::Previous => self.facts.stated.previous = hash,
             _ => {}
         }
     }

@@ -77,6 +77,32 @@ fn the_work_of_a_batch_is_that_of_all_its_prompts() {
     }
 }
 
+/// As vLLM 0.32 has it: lists of messages in the place of messages.
+#[test]
+fn a_batch_of_chats_goes_by_the_first_and_counts_as_all() {
+    let chats = |names: &[&str]| {
+        let chat = |name: &&str| format!(r#"[{{"role":"user","content":"{}"}}]"#, prompt(name));
+        let chats: Vec<String> = names.iter().map(chat).collect();
+        format!(r#"{{"model":"tiny-llama","messages":[{}]}}"#, chats.join(","))
+    };
+    let alone = chats(&["a"]).replace("[[", "[").replace("]]", "]");
+    let (one, several) = ("/v1/chat/completions", "/v1/chat/completions/batch");
+    let engine = engine(1);
+    let front = front(&engine, MIB);
+    for (path, body, held, new) in [
+        (several, chats(&["a", "b", "c"]), 0, 750),
+        (several, chats(&["a", "d", "e", "f"]), 192, 808),
+        (one, alone, 192, 58),
+        (several, chats(&["d", "a"]), 0, 500),
+    ] {
+        let before = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+        assert_eq!(front.ask(post(path, &body)).status, 200);
+        front.settles();
+        let after = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [held, new], "{path} {}", body.len());
+    }
+}
+
 #[test]
 fn a_reply_of_a_batch_tells_of_lengths_and_judges_nothing() {
     let engine = engine(6_400);

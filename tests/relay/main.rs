@@ -37,6 +37,7 @@ mod pipelining;
 mod queueing;
 mod records;
 mod shadows;
+mod stored;
 mod storm;
 mod strangers;
 mod tries;

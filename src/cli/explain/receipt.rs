@@ -96,6 +96,7 @@ fn in_words(reason: Reason) -> &'static str {
         Reason::SessionSpill => "the home of the session, the runner-up, was at its bound; the next of the ring",
         Reason::AllFull => "all were at their bounds; the least loaded",
         Reason::NoPrefix => "no prompt to go by; the least loaded",
+        Reason::Stored => "it has the stored response that was asked for",
         Reason::NoSession => "no session key to go by; the least loaded",
         Reason::Unscannable => "its body could not be read; the least loaded",
         Reason::Retry => "others had been tried and failed",
