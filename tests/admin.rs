@@ -749,7 +749,7 @@ fn metrics_are_exposed() {
         "warmfront_requests_total{model=\"tiny-llama\",endpoint=\"one\",status=\"200\",reason=\"home\"} 1",
         "warmfront_requests_total{model=\"unknown\",endpoint=\"none\",status=\"404\",reason=\"none\"} 1",
         "warmfront_time_to_first_token_seconds_count{model=\"tiny-llama\"} 1",
-        "warmfront_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"tiny-llama\"} 1",
+        "warmfront_time_to_first_token_seconds_bucket{le=\"0.01\",model=\"tiny-llama\"} 1",
         "warmfront_time_to_first_token_seconds_bucket{le=\"+Inf\",model=\"tiny-llama\"} 1",
         "warmfront_queue_seconds_count{model=\"tiny-llama\"} 2",
         "warmfront_request_seconds_count{model=\"tiny-llama\"} 3",

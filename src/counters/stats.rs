@@ -16,7 +16,7 @@ pub use super::shadows::{POLICIES, Shadowed};
 
 use super::ended::Endings;
 use super::first_tokens::FirstTokens;
-use super::histogram::{Histogram, MICROS, NANOS};
+use super::histogram::{FIRST_TOKEN, Histogram, INTER_TOKEN, NANOS, WHOLE};
 use super::requests::Requests;
 use super::shadows::Shadows;
 use crate::limits::LABELLED_POOLS_MAX;
@@ -40,6 +40,15 @@ impl Timing {
     pub const ALL: [Timing; 4] = [Timing::FirstToken, Timing::InterToken, Timing::Total, Timing::Queue];
 }
 
+
+    /// What it is told apart by.
+    fn bounds(self) -> &'static [u64; BOUNDS] {
+        match self {
+            Timing::FirstToken => &FIRST_TOKEN,
+            Timing::InterToken => &INTER_TOKEN,
+            Timing::Total | Timing::Queue => &WHOLE,
+        }
+    }
 /// Times of the shard's own work, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -146,7 +155,7 @@ impl Stats {
 
     /// Times of one pool's requests; pools from [`LABELLED_POOLS_MAX`] on share one histogram.
     pub fn timing(&self, pool: u16, timing: Timing) -> Reading {
-        let mut reading = Reading::new(&MICROS);
+        let mut reading = Reading::new(&FIRST_TOKEN);
         self.shards.iter().for_each(|shard| shard.pools[labelled(pool)][timing as usize].add_to(&mut reading));
         reading
     }
@@ -159,7 +168,7 @@ impl Stats {
 
     /// Times to first token of what was sent to a slot.
     pub fn first_tokens(&self, slot: u16) -> Reading {
-        let mut reading = Reading::new(&MICROS);
+        let mut reading = Reading::new(timing.bounds());
         self.shards.iter().for_each(|shard| shard.first_tokens.add_to(slot, &mut reading));
         reading
     }
@@ -251,7 +260,7 @@ impl ShardStats {
     /// Counts a time of one of the pool's requests.
     #[inline]
     pub fn observe(&self, pool: u16, timing: Timing, micros: u64) {
-        self.pools[labelled(pool)][timing as usize].observe(&MICROS, micros);
+        self.pools[labelled(pool)][timing as usize].observe(timing.bounds(), micros);
     }
 
     /// Counts what a policy that looks on would have done for one of the pool's requests.
