@@ -15,6 +15,7 @@ pub mod queue;
 mod requests;
 mod shadows;
 pub mod stats;
+mod tokens;
 mod without;
 
 use crate::atomics::{AtomicU64, Ordering};
