@@ -164,10 +164,10 @@ pub const POOLS_MAX: usize = 4_096;
 pub const LABELLED_POOLS_MAX: usize = 64;
 /// So many requests in a row that fail by their endpoint's fault eject it.
 pub const FAULTS_IN_A_ROW_MAX: u32 = 3;
-/// Most finished requests of one shard that wait for access log and receipts, at most 472 bytes each: 1.85 MiB, kept
+/// Most finished requests of one shard that wait for access log and receipts, at most 488 bytes each: 1.91 MiB, kept
 /// once as many waited. Read every 50 ms, this is 80,000 requests a second, more than a shard relays.
 pub const RECORDS_MAX: usize = 4 << 10;
-/// Most receipts that may be asked for, some 540 bytes each: 34 MiB.
+/// Most receipts that may be asked for, some 560 bytes each: 35 MiB.
 pub const RECEIPTS_MAX: usize = 64 << 10;
 /// Most requests that wait in front of the engines, whatever is configured: 24 bytes for each, taken at the start.
 pub const QUEUE_MAX: usize = if cfg!(feature = "modelled") { 2 } else { 4 << 10 };

@@ -14,7 +14,7 @@ use axum::routing::get;
 use warmfront::config::{Config, Upstream};
 use warmfront::control::client::{Answer, Call, Client};
 use warmfront::control::{self, Setup};
-use warmfront::counters::stats::{Count, Ended, RequestKey, Shadowed, Stats, Timing};
+use warmfront::counters::stats::{Count, Ended, RequestKey, Shadowed, Stats, Timing, TokenCount};
 use warmfront::counters::{Counters, Prediction};
 use warmfront::fleet::{EndpointId, Health, Method};
 use warmfront::policy::Policy;
@@ -737,6 +737,10 @@ fn metrics_are_exposed() {
     (0..2).for_each(|_| shard.observe(pool, Timing::Queue, 2_500));
     (0..3).for_each(|_| shard.observe(pool, Timing::Total, 3_500));
     (0..4).for_each(|_| shard.observe(pool, Timing::InterToken, 4_500));
+    shard.count_tokens(pool, TokenCount::ToldPrompt, 300);
+    shard.count_tokens(pool, TokenCount::ToldCached, 200);
+    shard.count_tokens(u16::MAX, TokenCount::ToldPrompt, 9);
+    shard.count_tokens(pool, TokenCount::Held, 150);
     shard.count(Count::AbortedRelay);
     for (held, cached) in [(40, 70), (60, 50)] {
         let prediction =
@@ -749,8 +753,14 @@ fn metrics_are_exposed() {
         "warmfront_requests_total{model=\"tiny-llama\",endpoint=\"one\",status=\"200\",reason=\"home\"} 1",
         "warmfront_requests_total{model=\"unknown\",endpoint=\"none\",status=\"404\",reason=\"none\"} 1",
         "warmfront_time_to_first_token_seconds_count{model=\"tiny-llama\"} 1",
-        "warmfront_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"tiny-llama\"} 1",
+        "warmfront_time_to_first_token_seconds_bucket{le=\"0.01\",model=\"tiny-llama\"} 1",
         "warmfront_time_to_first_token_seconds_bucket{le=\"+Inf\",model=\"tiny-llama\"} 1",
+        "warmfront_told_tokens_total{kind=\"prompt\",model=\"tiny-llama\"} 300",
+        "warmfront_told_tokens_total{kind=\"cached\",model=\"tiny-llama\"} 200",
+        "warmfront_told_tokens_total{kind=\"completion\",model=\"tiny-llama\"} 0",
+        "warmfront_told_tokens_total{kind=\"prompt\",model=\"unknown\"} 9",
+        "warmfront_prompt_tokens_held_total{model=\"tiny-llama\"} 150",
+        "warmfront_prompt_tokens_new_total{model=\"tiny-llama\"} 0",
         "warmfront_queue_seconds_count{model=\"tiny-llama\"} 2",
         "warmfront_request_seconds_count{model=\"tiny-llama\"} 3",
         "warmfront_inter_token_seconds_count{model=\"tiny-llama\"} 4",

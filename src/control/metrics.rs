@@ -130,6 +130,7 @@ impl Collector for Collected {
         let (deeds, members) = (self.deeds(), self.members(&snapshot));
         self.requests(&mut out, &snapshot, &deeds)?;
         self.endings(&mut out, &snapshot)?;
+        self.tokens(&mut out, &snapshot)?;
         self.counts(&mut out)?;
         self.logs(&mut out)?;
         self.times(&mut out, &snapshot)?;

@@ -96,10 +96,6 @@ counts! {
     "choices_repeated", "Choices made again because another shard took the slot." => ChoiceRepeated;
     "spilled", "Requests sent past a home at its bound." => Spilled;
     "admitted_over_bound", "Requests admitted over a bound after repeated choices." => AdmittedOverBound;
-    "prompt_tokens_held", "Prompt tokens that the chosen engine was thought to hold, with each try again." => PromptTokensHeld;
-    "prompt_tokens_new", "Prompt tokens that the chosen engine was thought to have to compute, with each try again." => PromptTokensNew;
-    "told_tokens", "Tokens as replies tell them in their usage, where they do.", "kind" =>
-        ToldPrompt = "prompt", ToldCached = "cached", ToldCompletion = "completion";
     "index_busy", "Times that a prompt was not noted in the index, or what was noted of it not taken back, because another thread was writing for the same engine; up to two for a prompt." => IndexBusy;
     "prompts_rendered", "Prompts looked up as their engine writes them, with each try again." => Rendered;
     "prompts_not_rendered", "Prompts of a model whose form is known that it does not cover: looked up by what was sent where, with each try again.", "why" =>

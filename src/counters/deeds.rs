@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::histogram::{MICROS, Reading};
+use super::histogram::{FIRST_TOKEN, Reading};
 use super::stats::{RequestKey, Stats};
 use super::{Asked, Compared, Counters};
 use crate::fleet::{METHODS, Method};
@@ -36,7 +36,7 @@ impl Default for Deeds {
             compared: Default::default(),
             faults: 0,
             connect_failures: 0,
-            first_tokens: Reading::new(&MICROS),
+            first_tokens: Reading::new(&FIRST_TOKEN),
         }
     }
 }

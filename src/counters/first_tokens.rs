@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::histogram::{Histogram, MICROS, Reading};
+use super::histogram::{FIRST_TOKEN, Histogram, Reading};
 use crate::limits::ENDPOINTS_MAX;
 
 /// Written by one shard, read by control.
@@ -22,7 +22,7 @@ impl FirstTokens {
     #[inline]
     pub(super) fn observe(&self, slot: u16, micros: u64) {
         if let Some(cell) = self.0.get(slot as usize) {
-            cell.get_or_init(Box::default).observe(&MICROS, micros);
+            cell.get_or_init(Box::default).observe(&FIRST_TOKEN, micros);
         }
     }
 

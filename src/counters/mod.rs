@@ -16,6 +16,7 @@ mod requests;
 mod shadows;
 pub mod stats;
 mod stored;
+mod tokens;
 mod without;
 
 use crate::atomics::{AtomicU64, Ordering};

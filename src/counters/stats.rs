@@ -1,8 +1,8 @@
 //! What each shard counts for itself: one writer, on cache lines of its own, read by control without locks.
 //!
 //! The memory of one shard is a sum: 264 KiB of requests, 65 pools with 4 histograms of 208 bytes (57 KiB with what
-//! pads them), 16 KiB and 208 bytes an endpoint of first tokens, 3 KiB of how requests ended, and 2 KiB of counters;
-//! 41 KiB more where a policy is compared with another.
+//! pads them), 16 KiB and 208 bytes an endpoint of first tokens, 3 KiB of how requests ended, 3 KiB of tokens, and
+//! 2 KiB of counters; 41 KiB more where a policy is compared with another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,12 +13,14 @@ pub use super::ended::Ended;
 pub use super::histogram::{BOUNDS, Reading};
 pub use super::requests::RequestKey;
 pub use super::shadows::{POLICIES, Shadowed};
+pub use super::tokens::TokenCount;
 
 use super::ended::Endings;
 use super::first_tokens::FirstTokens;
-use super::histogram::{Histogram, MICROS, NANOS};
+use super::histogram::{FIRST_TOKEN, Histogram, INTER_TOKEN, NANOS, WHOLE};
 use super::requests::Requests;
 use super::shadows::Shadows;
+use super::tokens::TokenCounts;
 use crate::limits::LABELLED_POOLS_MAX;
 
 /// Times of requests, by pool, in microseconds.
@@ -38,6 +40,15 @@ pub enum Timing {
 impl Timing {
     /// All of them, in the order of their numbers.
     pub const ALL: [Timing; 4] = [Timing::FirstToken, Timing::InterToken, Timing::Total, Timing::Queue];
+
+    /// What it is told apart by.
+    fn bounds(self) -> &'static [u64; BOUNDS] {
+        match self {
+            Timing::FirstToken => &FIRST_TOKEN,
+            Timing::InterToken => &INTER_TOKEN,
+            Timing::Total | Timing::Queue => &WHOLE,
+        }
+    }
 }
 
 /// Times of the shard's own work, in nanoseconds.
@@ -144,9 +155,14 @@ impl Stats {
         self.shards.iter().map(|shard| shard.endings.of(pool, ended)).sum()
     }
 
+    /// Tokens of a pool's requests; pools from [`LABELLED_POOLS_MAX`] on, and none, are one.
+    pub fn tokens(&self, pool: u16, which: TokenCount) -> u64 {
+        self.shards.iter().map(|shard| shard.tokens.of(pool, which)).sum()
+    }
+
     /// Times of one pool's requests; pools from [`LABELLED_POOLS_MAX`] on share one histogram.
     pub fn timing(&self, pool: u16, timing: Timing) -> Reading {
-        let mut reading = Reading::new(&MICROS);
+        let mut reading = Reading::new(timing.bounds());
         self.shards.iter().for_each(|shard| shard.pools[labelled(pool)][timing as usize].add_to(&mut reading));
         reading
     }
@@ -159,7 +175,7 @@ impl Stats {
 
     /// Times to first token of what was sent to a slot.
     pub fn first_tokens(&self, slot: u16) -> Reading {
-        let mut reading = Reading::new(&MICROS);
+        let mut reading = Reading::new(&FIRST_TOKEN);
         self.shards.iter().for_each(|shard| shard.first_tokens.add_to(slot, &mut reading));
         reading
     }
@@ -191,6 +207,7 @@ pub struct ShardStats {
     first_tokens: FirstTokens,
     requests: Requests,
     endings: Endings,
+    tokens: TokenCounts,
     shadows: Shadows,
 }
 
@@ -206,6 +223,7 @@ impl Default for ShardStats {
             first_tokens: FirstTokens::default(),
             requests: Requests::default(),
             endings: Endings::default(),
+            tokens: TokenCounts::default(),
             shadows: Shadows::default(),
         }
     }
@@ -248,10 +266,16 @@ impl ShardStats {
         self.endings.count(pool, ended);
     }
 
+    /// Counts tokens of one of the pool's requests; of no pool as [`RequestKey::NONE`].
+    #[inline]
+    pub fn count_tokens(&self, pool: u16, which: TokenCount, tokens: u32) {
+        self.tokens.add(pool, which, tokens.into());
+    }
+
     /// Counts a time of one of the pool's requests.
     #[inline]
     pub fn observe(&self, pool: u16, timing: Timing, micros: u64) {
-        self.pools[labelled(pool)][timing as usize].observe(&MICROS, micros);
+        self.pools[labelled(pool)][timing as usize].observe(timing.bounds(), micros);
     }
 
     /// Counts what a policy that looks on would have done for one of the pool's requests.

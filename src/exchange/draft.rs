@@ -7,7 +7,7 @@ use super::record::{Compared, End, Record, Short};
 use super::{Exchange, Micros};
 use crate::counters::stats::{Count, RequestKey};
 use crate::fleet::EndpointId;
-use crate::http::{self, RequestHead};
+use crate::http::{self, RequestHead, TraceId};
 use crate::limits::{BLOCK_BYTES, LOGGED_CHAIN_BYTES};
 use crate::policy::{Choice, Reason, Tokens};
 use crate::scan::Api;
@@ -32,6 +32,7 @@ pub(super) struct Draft {
     peer: Peer,
     method: Short<16>,
     path: Short<64>,
+    trace: TraceId,
     reason: Option<Reason>,
     endpoint: Option<EndpointId>,
     runner_up: Option<EndpointId>,
@@ -81,6 +82,7 @@ impl Draft {
             peer,
             method: Short::new(head.method),
             path: Short::new(http::without_query(head.path)),
+            trace: TraceId::of(&head.fields),
             reason: None,
             endpoint: None,
             runner_up: None,
@@ -154,17 +156,19 @@ pub(super) struct Heard<'a> {
     path: &'a [u8],
     api: Api,
     id: &'a [u8],
+    trace: TraceId,
 }
 
 impl<'a> Heard<'a> {
     pub(super) fn of(head: &RequestHead<'a>, api: Api, id: &'a [u8]) -> Heard<'a> {
-        Heard { method: head.method, path: http::without_query(head.path), api, id }
+        let (path, trace) = (http::without_query(head.path), TraceId::of(&head.fields));
+        Heard { method: head.method, path, api, id, trace }
     }
 
     /// Of a head that is refused for how it is written.
     pub(super) fn of_flawed(bytes: &'a [u8]) -> Heard<'a> {
         let (method, path) = http::method_and_path(bytes).unwrap_or_default();
-        Heard { method, path, api: Api::of_path(path), id: b"" }
+        Heard { method, path, api: Api::of_path(path), id: b"", trace: TraceId::NONE }
     }
 }
 
@@ -178,9 +182,9 @@ pub(super) fn answered(heard: Heard<'_>, came: Came, status: u16, end: End, cx: 
     }
     let client = SocketAddr::new(came.peer.ip, came.peer.port);
     let blank = Record { client, status, ..Record::BLANK };
-    let Heard { method, path, api, id } = heard;
+    let Heard { method, path, api, id, trace } = heard;
     let (method, path, request_id) = (Short::new(method), Short::new(path), Short::new(id));
-    hand_over(Record { method, path, api, request_id, ..blank }, came.since, end, cx);
+    hand_over(Record { method, path, api, request_id, trace, ..blank }, came.since, end, cx);
 }
 
 impl Exchange {
@@ -197,6 +201,7 @@ impl Exchange {
             path: draft.path,
             api: self.asked.api,
             request_id: Short::new(&self.asked.request_id),
+            trace: draft.trace,
             pool: self.pool,
             endpoint: draft.endpoint,
             reason: draft.reason,

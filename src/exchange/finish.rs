@@ -252,7 +252,8 @@ impl Exchange {
         cx.stats.request(RequestKey { slot, pool, status: self.reply.status, reason });
         // An error that a reply told of behind a good status.
         let told = self.leg.as_ref().is_some_and(|leg| leg.charged);
-        cx.stats.ends(pool, end.ended(self.reply.status, told));
+        let by_words = self.reply.ended.filter(|_| end == End::Whole);
+        cx.stats.ends(pool, by_words.unwrap_or_else(|| end.ended(self.reply.status, told)));
         if pool != RequestKey::NONE {
             cx.stats.observe(pool, Timing::Total, cx.now.saturating_sub(self.draft.since));
         }

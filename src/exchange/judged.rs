@@ -10,6 +10,7 @@ use memchr::{memchr, memrchr};
 use super::event::{Context, Side};
 use super::stored::not_here;
 use super::{Asked, Exchange};
+use crate::counters::stats::Ended;
 use crate::http::rewrite::Form;
 use crate::http::{Body, BodyLength, ReplyFraming, ResponseHead, Shape};
 use crate::scan::Api;
@@ -116,7 +117,9 @@ pub(super) enum Verdict {
     /// The same, and certainly not executed: it was not reached.
     NotReached,
     /// A 500 for want of an image or the like, which the client had it fetch from a server that does not answer, or
-    /// that cannot be read; or one of SGLang's that does not say what was wrong.
+    /// that cannot be read.
+    NotFetched,
+    /// One that may be so, or is SGLang's and does not say what was wrong.
     MayBeTheClients,
     /// It takes no request any more.
     Drains,
@@ -135,8 +138,18 @@ impl Verdict {
 
     /// Whether nothing of its prompt was computed: with this status, the client's doing too.
     pub(super) fn was_refused(self, status: u16) -> bool {
-        let by_its_words = self.goes_elsewhere() || matches!(self, Verdict::Drains | Verdict::MayBeTheClients);
+        let its_own = matches!(self, Verdict::Drains | Verdict::NotFetched | Verdict::MayBeTheClients);
+        let by_its_words = self.goes_elsewhere() || its_own;
         by_its_words || (400..500).contains(&status)
+    }
+
+    /// What comes of a request whose client gets this, where the status says something else.
+    pub(super) fn ended(self, status: u16) -> Option<Ended> {
+        match self {
+            Verdict::BackPressure | Verdict::Busy if status == 400 => Some(Ended::by_status(503, true)),
+            Verdict::NotFetched => Some(Ended::Refused),
+            _ => None,
+        }
     }
 }
 
@@ -161,7 +174,8 @@ pub(super) fn judge(status: u16, is_for_now: bool, body: &[u8], media: bool) -> 
         503 if not_reached() => Verdict::NotReached,
         503 if is_for_now || GIVEN_UP.into_iter().any(says) || says(OVERLOADED) => Verdict::BackPressure,
         500 if drains() => Verdict::Drains,
-        500 if NOT_FETCHED.into_iter().any(says) || says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
+        500 if NOT_FETCHED.into_iter().any(says) => Verdict::NotFetched,
+        500 if says(MESSAGE_FAILED) => Verdict::MayBeTheClients,
         500 if media && !OWN.into_iter().any(says) => Verdict::MayBeTheClients,
         500 | 502..=504 => Verdict::Fault,
         _ => Verdict::Neutral,
@@ -399,13 +413,13 @@ mod tests {
             (500, false, b"", Verdict::Fault),
             (500, true, busy, Verdict::Fault),
             (500, false, drains, Verdict::Drains),
-            (500, false, not_there, Verdict::MayBeTheClients),
-            (500, false, says_no, Verdict::MayBeTheClients),
+            (500, false, not_there, Verdict::NotFetched),
+            (500, false, says_no, Verdict::NotFetched),
             (500, false, unsaid, Verdict::MayBeTheClients),
-            (500, false, gone, Verdict::MayBeTheClients),
-            (500, false, late, Verdict::MayBeTheClients),
-            (500, false, not_found, Verdict::MayBeTheClients),
-            (500, false, unread, Verdict::MayBeTheClients),
+            (500, false, gone, Verdict::NotFetched),
+            (500, false, late, Verdict::NotFetched),
+            (500, false, not_found, Verdict::NotFetched),
+            (500, false, unread, Verdict::NotFetched),
             (501, false, b"", Verdict::Neutral),
             (502, false, b"", Verdict::Fault),
             (503, false, b"", Verdict::Fault),

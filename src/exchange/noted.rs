@@ -8,7 +8,7 @@ use super::kept::Kept;
 use super::shown::Shown;
 use super::warm::{self, LookedUp};
 use super::{Exchange, Leg, Lender};
-use crate::counters::stats::{Count, ShardStats, Timing};
+use crate::counters::stats::{Count, RequestKey, ShardStats, Timing, TokenCount};
 use crate::counters::{Admission, Prediction};
 use crate::fleet::{EndpointId, Method, Rung};
 use crate::index::{Index, Inserted, Missed};
@@ -92,8 +92,9 @@ impl Noted {
     fn count(&self, pool: Option<PoolId>, admission: &mut Admission, cx: &Context<'_>) {
         let tokens = self.tokens();
         admission.computes(tokens.new);
-        cx.stats.add(Count::PromptTokensHeld, tokens.held.into());
-        cx.stats.add(Count::PromptTokensNew, tokens.new.into());
+        let row = pool.map_or(RequestKey::NONE, |pool| pool.0);
+        cx.stats.count_tokens(row, TokenCount::Held, tokens.held);
+        cx.stats.count_tokens(row, TokenCount::New, tokens.new);
         if let Some(pool) = pool {
             admission.occupies(warm::occupied(&tokens, pool, cx.counters.loads()));
         }

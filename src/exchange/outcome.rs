@@ -65,7 +65,7 @@ impl Exchange {
                 cx.stats.count(Count::BackPressure);
                 self.charge();
             }
-            Verdict::MayBeTheClients => {
+            Verdict::NotFetched | Verdict::MayBeTheClients => {
                 cx.stats.count(Count::UpstreamFaultErrorReply);
                 self.charge();
             }
@@ -196,6 +196,7 @@ impl Exchange {
     ) -> bool {
         let is_for_now = head.fields.has(Known::RetryAfter) || hides_words(head, framing);
         let verdict = judge(head.status, is_for_now, words, self.asked.media);
+        self.reply.ended = verdict.ended(head.status);
         self.note_reply(verdict, head.status, cx);
         let was_refused = verdict.was_refused(head.status);
         if was_refused {

@@ -1,6 +1,6 @@
 //! What access log and receipts are told of a request: plain data of a fixed size, written ([`super::draft`]) and
-//! handed on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the request
-//! id gets in here.
+//! handed on once, at its end. Nothing of a body but hashes, nothing of a query, and no field's value but the ids of
+//! request and trace gets in here.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -9,7 +9,7 @@ use crossbeam::queue::ArrayQueue;
 use super::{Micros, Phase, Rules};
 use crate::counters::stats::{Count, Ended, ShardStats};
 use crate::fleet::EndpointId;
-use crate::http::Cause;
+use crate::http::{Cause, TraceId};
 use crate::policy::{Costs, Reason};
 use crate::scan::Api;
 use crate::snapshot::PoolId;
@@ -29,6 +29,8 @@ pub struct Record {
     pub api: Api,
     /// The client's own, or the one that was made for it; empty where no head could be read.
     pub request_id: Short<{ Record::ID_BYTES }>,
+    /// The trace that its client says it belongs to.
+    pub trace: TraceId,
     /// The pool that was selected.
     pub pool: Option<PoolId>,
     /// The endpoint chosen last, and why.
@@ -80,7 +82,7 @@ pub struct Record {
     pub chain: Option<Box<[u64]>>,
 }
 
-const _: () = assert!(size_of::<Record>() <= 472, "limits.rs says what those take that wait");
+const _: () = assert!(size_of::<Record>() <= 488, "limits.rs says what those take that wait");
 
 /// What a choice looked at, beside what is the same for all endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +114,7 @@ impl Record {
         path: Short::EMPTY,
         api: Api::Other,
         request_id: Short::EMPTY,
+        trace: TraceId::NONE,
         pool: None,
         endpoint: None,
         reason: None,

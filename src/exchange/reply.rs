@@ -3,6 +3,7 @@
 use super::event::{Context, Micros};
 use super::shown::Shown;
 use super::{Exchange, refusals, tap, usage};
+use crate::counters::stats::Ended;
 use crate::http::rewrite::Form;
 use crate::http::{Body, BodyLength};
 use crate::scan::Api;
@@ -35,6 +36,8 @@ pub(super) struct Reply {
     pub started: bool,
     /// The engine's, or that of an answer of our own in its place; 0 before either.
     pub status: u16,
+    /// What came of the request, where its words say something else than its status.
+    pub ended: Option<Ended>,
     pub interim: u32,
     /// `head` is not worth reading again before it has so many bytes.
     pub head_needs: u32,
@@ -62,6 +65,7 @@ impl Reply {
             shown: Shown::Nothing,
             started: false,
             status: 0,
+            ended: None,
             interim: 0,
             head: Vec::new(),
             head_needs: 0,

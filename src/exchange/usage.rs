@@ -23,7 +23,7 @@ use memchr::{memchr, memrchr};
 use super::Exchange;
 use super::event::Context;
 use super::noted::Noted;
-use crate::counters::stats::Count;
+use crate::counters::stats::{RequestKey, TokenCount};
 use crate::fleet::{Endpoint, EngineKind};
 use crate::scan::Api;
 use walk::{Told, Walk};
@@ -271,9 +271,10 @@ impl Exchange {
     /// was found in a cache, computed or answered: that no token came says nothing of the pool's answers.
     pub(super) fn count_told(&self, cx: &Context<'_>) {
         let Some(prompt) = self.reply.prompt_tokens.filter(|_| !self.was_broken_off()) else { return };
-        cx.stats.add(Count::ToldPrompt, prompt.into());
-        cx.stats.add(Count::ToldCached, self.reply.cached_tokens.unwrap_or(0).into());
-        cx.stats.add(Count::ToldCompletion, self.reply.completion_tokens.unwrap_or(0).into());
+        let pool = self.pool.map_or(RequestKey::NONE, |pool| pool.0);
+        cx.stats.count_tokens(pool, TokenCount::ToldPrompt, prompt);
+        cx.stats.count_tokens(pool, TokenCount::ToldCached, self.reply.cached_tokens.unwrap_or(0));
+        cx.stats.count_tokens(pool, TokenCount::ToldCompletion, self.reply.completion_tokens.unwrap_or(0));
         if let Some((pool, answer)) =
             self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
         {

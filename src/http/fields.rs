@@ -33,6 +33,7 @@ pub enum Known {
     XWarmfrontExplain,
     XWarmfrontPriority,
     XDataParallelRank,
+    Traceparent,
 }
 
 impl Known {
@@ -49,6 +50,7 @@ impl Known {
             (10, Some(b'c')) => called(name, b"connection", Known::Connection),
             (10, Some(b'k')) => called(name, b"keep-alive", Known::KeepAlive),
             (11, Some(b'r')) => called(name, b"retry-after", Known::RetryAfter),
+            (11, Some(b't')) => called(name, b"traceparent", Known::Traceparent),
             (12, Some(b'c')) => called(name, b"content-type", Known::ContentType),
             (12, Some(b'x')) => called(name, b"x-request-id", Known::XRequestId),
             (14, Some(b'c')) => called(name, b"content-length", Known::ContentLength),

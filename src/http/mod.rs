@@ -20,6 +20,7 @@ pub mod reply;
 pub mod rewrite;
 mod shape;
 pub mod target;
+mod traceparent;
 
 pub use body::Body;
 pub use chunk::{Chunked, Kind, Part, SizeLine};
@@ -34,3 +35,4 @@ pub use reply::{Cause, ErrorReply, Fault, Refusal};
 pub use rewrite::{Added, Delivery, Form, ToClient, request_id, usable_request_id};
 pub use shape::Shape;
 pub use target::{percent_decoded, query_value, without_query};
+pub use traceparent::TraceId;

@@ -111,8 +111,8 @@ fn a_model_without_engines_is_told() {
     until("its return", || told("model_endpoints_up") == 1.0);
 }
 
-/// A name in an expression or in words, and what its labels are to be.
-fn selectors(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
+/// A name in an expression or in words, and what its labels are to be; nothing: whatever Grafana's variables say.
+pub fn selectors(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     let mut found = Vec::new();
     let mut rest = text;
@@ -126,13 +126,29 @@ fn selectors(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
                 behind.strip_prefix('{').and_then(|labels| labels.split_once('}')).map_or("", |(labels, _)| labels);
             let pairs = labels.split(", ").filter_map(|label| label.split_once('='));
             let values = pairs.flat_map(|(label, values)| {
-                values.trim_start_matches('~').trim_matches('"').split('|').map(move |value| (label, value))
+                let values = values.trim_start_matches('~').trim_matches('"');
+                let values = if values.starts_with('$') { "" } else { values };
+                values.split('|').map(move |value| (label, value))
             });
-            // Which job it is the one who scrapes says; and what a label is not to be need not be there.
-            found.push((name, values.filter(|(label, _)| *label != "job" && !label.ends_with('!')).collect()));
+            // Whose it is the one who scrapes says; and what a label is not to be need not be there.
+            let is_told = |label: &str| label != "job" && label != "instance" && !label.ends_with('!');
+            found.push((name, values.filter(|(label, _)| is_told(label)).collect()));
         }
     }
     found
+}
+
+/// Holds a name and its labels to what `/metrics` told.
+pub fn is_told(told: &str, name: &str, labels: &[(&str, &str)]) {
+    let mut suffixes = ["", "_bucket", "_count"].into_iter().filter_map(|suffix| name.strip_suffix(suffix));
+    let is_family = |family: &str| told.contains(&format!("# TYPE {family} "));
+    assert!(suffixes.any(is_family), "there is no {name}");
+    for (label, value) in labels {
+        let pair = if value.is_empty() { format!("{label}=\"") } else { format!("{label}=\"{value}\"") };
+        let has =
+            |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') && rest.contains(&pair));
+        assert!(told.lines().any(has), "{name} has no {pair}");
+    }
 }
 
 /// A rule over a name that there is not is never true, and nobody sees that.
@@ -141,20 +157,10 @@ fn alerts_are_of_what_a_front_tells() {
     // By the default policy: others have no index.
     let ([_engine], front) = fleet("auto", "[health]\nprobe_interval_ms = 50\n");
     let told = front.asks("GET", "/metrics", "").1;
-    let families: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let alerts = alerts();
     let selectors = selectors(&alerts);
     assert!(selectors.len() > 40, "{selectors:?}");
-    for (name, labels) in selectors {
-        let family = name.strip_suffix("_bucket").unwrap_or(name);
-        assert!(families.contains(&family), "there is no {name}");
-        for (label, value) in labels {
-            let pair = format!("{label}=\"{value}\"");
-            let is_told =
-                |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') && rest.contains(&pair));
-            assert!(told.lines().any(is_told), "{name} has no {pair}");
-        }
-    }
+    selectors.iter().for_each(|(name, labels)| is_told(&told, name, labels));
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn what_sglang_tells_of_messages_is_taken_as_it_means_it() {
         (0..3).for_each(|_| assert_eq!(ask(&front, &engines, &names, 5), [30]));
         assert_eq!(front.endpoint(0)["cache"]["rung"], "approximate", "{driver}");
         assert_eq!(front.endpoint(0)["cache"]["overpredicted_tokens"], 0, "{driver}");
-        let told = |kind: &str| front.metric(&format!("warmfront_told_tokens_total{{kind=\"{kind}\"}}")) as usize;
+        let told = |kind: &str| front.metric(&format!("warmfront_told_tokens_total{{kind=\"{kind}\",")) as usize;
         assert_eq!(told("prompt"), 90 * TOKENS, "{driver}");
         assert_eq!(told("cached"), if tells == Tells::Zeros { 0 } else { 84 * (TOKENS - 16) }, "{driver}");
         assert_eq!(front.stop(), Some(0));

@@ -14,6 +14,7 @@ mod access;
 mod alarms;
 mod believing;
 mod counting;
+mod dashboard;
 mod editing;
 mod ending;
 mod engine;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, TokenCount};
 use warmfront::policy::Policy;
 
 use crate::client::{get, post};
@@ -223,7 +223,7 @@ fn who_breaks_every_answer_off_is_barred() {
             assert_eq!((reply.status, reply.whole), (200, true));
         }
         front.settles();
-        let told = front.count(Count::ToldPrompt);
+        let told = front.tokens(TokenCount::ToldPrompt);
         let counted = (front.count(Count::UpstreamFaultErrorEvent), front.count(Count::Barred), told);
         assert_eq!(counted, expected, "{reason} {tokens}");
     }
@@ -288,7 +288,7 @@ fn who_breaks_every_stream_off_is_barred() {
             // A prompt that nobody computed, and answers without a token, which were none.
             let told = if !broken_off && what.contains("usage") { 9 } else { 0 };
             let mean = front.counters.loads().mean_answer(pool);
-            assert_eq!((front.count(Count::ToldPrompt), mean < mean_before), (told, told > 0), "{what}");
+            assert_eq!((front.tokens(TokenCount::ToldPrompt), mean < mean_before), (told, told > 0), "{what}");
         }
     }
 }

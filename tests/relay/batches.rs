@@ -1,7 +1,7 @@
 //! Several prompts in one request: all are counted, the first says where they go, and their reply says nothing of
 //! predictions.
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::TokenCount;
 use warmfront::counters::{Compared, Text};
 use warmfront::fleet::Method;
 use warmfront::policy::Policy;
@@ -58,13 +58,13 @@ fn the_work_of_a_batch_is_that_of_all_its_prompts() {
     {
         let front = front(&engine, MIB);
         let ask = |body: &str| {
-            let before = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+            let before = [TokenCount::Held, TokenCount::New].map(|which| front.tokens(which));
             let prompted = front.counters.loads().prompted(0);
             let mut client = front.connect();
             client.send_cut(&post(path, body), &[300, 900, 901]);
             assert_eq!(client.reply().status, 200);
             front.settles();
-            let after = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+            let after = [TokenCount::Held, TokenCount::New].map(|which| front.tokens(which));
             (after[0] - before[0], after[1] - before[1], front.counters.loads().prompted(0) - prompted)
         };
         assert_eq!(ask(&body(&batch("a", PROMPTS))), (0, 8_000, 32_000), "{path}");
@@ -142,13 +142,9 @@ fn what_was_not_counted_whole_teaches_nothing() {
         let front = front(&engine, hold_bytes);
         assert_eq!(front.ask(request).status, 200, "{what}");
         front.settles();
-        assert!(
-            tokens.contains(&front.count(Count::PromptTokensNew)),
-            "{what}: {}",
-            front.count(Count::PromptTokensNew)
-        );
+        assert!(tokens.contains(&front.tokens(TokenCount::New)), "{what}: {}", front.tokens(TokenCount::New));
         assert_eq!(front.counters.predictions().text(0), Text::default(), "{what}");
-        assert_eq!(front.count(Count::ToldPrompt), 8_000, "{what}");
+        assert_eq!(front.tokens(TokenCount::ToldPrompt), 8_000, "{what}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Ended};
 use warmfront::policy::Policy;
 
 use crate::client::{get, post};
@@ -37,6 +37,7 @@ fn images_that_cannot_be_fetched_are_no_fault_of_the_engines() {
     let told = r#"{"error":{"message":"500, message='cannot schedule new futures', url='http://x/a.png'","type":"InternalServerError","param":null,"code":500}}"#;
     let front = Front::start(&[failing(told).address]);
     is_no_fault(&front, told, "/v1/chat/completions", "{}");
+    assert_eq!((front.ended(Ended::Refused), front.ended(Ended::Failed)), (5, 0), "nor of what objectives count");
 }
 
 /// SGLang's words hold the image itself, and are judged by their beginning.
@@ -57,7 +58,10 @@ fn an_error_without_words_is_a_fault_where_there_were_no_images() {
     let asks = |part: &str| format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
     let start = || Front::with(&[failing(told).address], |options| options.settings.policy = Policy::Warm);
     let image = asks(r#"{"type":"image_url","image_url":{"url":"http://x/a.png"}}"#);
-    is_no_fault(&start(), told, "/v1/chat/completions", &image);
+    let front = start();
+    is_no_fault(&front, told, "/v1/chat/completions", &image);
+    // It may be the engine's, all the same.
+    assert_eq!((front.ended(Ended::Refused), front.ended(Ended::Failed)), (0, 5));
 
     let front = start();
     let text = asks(r#"{"type":"text","text":"hello"}"#);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Ended};
 use warmfront::fleet::Health;
 use warmfront::policy::{Policy, Reason};
 
@@ -75,6 +75,11 @@ fn a_response_is_refused_for_load_by_a_400() {
         assert_eq!(statuses.contains(&400), !retried, "{words} {path}: {statuses:?}");
         assert_eq!(front.count(Count::RetriedBusy) > 0, retried, "{words} {path}");
         front.settles();
+        // Its client did nothing wrong.
+        let answered = statuses.iter().filter(|status| **status == 400).count() as u64;
+        let expected =
+            if path == "/v1/responses" && words.starts_with("503: ") { (answered, 0) } else { (0, answered) };
+        assert_eq!((front.ended(Ended::Failed), front.ended(Ended::Refused)), expected, "{words} {path}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use warmfront::counters::stats::{Count, Reading, Timing};
+use warmfront::counters::stats::{Count, Reading, Timing, TokenCount};
 use warmfront::policy::Policy;
 
 use crate::client::post;
@@ -48,12 +48,12 @@ fn an_upload_is_work_for_its_engine_once_it_is_there() {
     let mut client = front.connect();
     client.send(&request[..request.len() / 2]);
     front.until("the choice", |front| (0..2).any(|slot| front.counters.in_flight(slot) == 1));
-    assert_eq!((pending(), front.count(Count::PromptTokensNew)), (0, 0));
+    assert_eq!((pending(), front.tokens(TokenCount::New)), (0, 0));
     assert_eq!([0, 1].map(|slot| loads.resident(slot) + loads.prompted(slot)), [0, 0]);
     client.send(&request[request.len() / 2..]);
     assert_eq!(client.reply().status, 200);
     front.settles();
-    assert!((50_000..50_100).contains(&front.count(Count::PromptTokensNew)), "{}", front.count(Count::PromptTokensNew));
+    assert!((50_000..50_100).contains(&front.tokens(TokenCount::New)), "{}", front.tokens(TokenCount::New));
     assert!((200_000..201_000).contains(&(loads.prompted(0) + loads.prompted(1))));
 }
 
@@ -81,7 +81,7 @@ fn the_rest_of_an_image_is_no_text() {
     let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":{content}}}]}}"#);
     assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
     front.settles();
-    let tokens = front.count(Count::PromptTokensNew);
+    let tokens = front.tokens(TokenCount::New);
     assert!((1_000..1_100).contains(&tokens), "{tokens}");
 }
 
@@ -90,10 +90,10 @@ fn the_rest_of_an_image_is_no_text() {
 fn what_is_refused_pushes_nothing_out() {
     let front = front(&[engine_up_to(5_000)], Some(8_000));
     let held = || {
-        let before = front.count(Count::PromptTokensHeld);
+        let before = front.tokens(TokenCount::Held);
         assert_eq!(front.ask(completion(&"first ".repeat(700))).status, 200);
         front.settles();
-        front.count(Count::PromptTokensHeld) - before
+        front.tokens(TokenCount::Held) - before
     };
     assert_eq!(held(), 0);
     let known = held();
@@ -117,11 +117,11 @@ fn a_prompt_counts_for_as_much_as_its_model_takes() {
         let front = front(&[Engine::answering(ok("{}"))], context);
         assert_eq!(front.ask(completion(&"word ".repeat(20_000))).status, 200);
         let batch = format!(r#"{{"model":"tiny-llama","prompt":[{}"a"]}}"#, r#""word word word word ","#.repeat(400));
-        let one = front.count(Count::PromptTokensNew);
+        let one = front.tokens(TokenCount::New);
         assert!((tokens..tokens + 200).contains(&one), "{one}");
         assert_eq!(front.ask(post("/v1/completions", batch)).status, 200);
         front.settles();
-        assert!((2_000..2_100).contains(&(front.count(Count::PromptTokensNew) - one)));
+        assert!((2_000..2_100).contains(&(front.tokens(TokenCount::New) - one)));
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use warmfront::counters::stats::{Count, Stats};
+use warmfront::counters::stats::{Count, Ended, Stats, TokenCount};
 use warmfront::counters::{Counters, Telling};
 use warmfront::driver::{Driver, socket};
 use warmfront::exchange::{Record, Rules};
 use warmfront::fleet::{Endpoint, EndpointId, Health};
 use warmfront::index::{Capacity, Index};
-use warmfront::limits::RECORDS_MAX;
+use warmfront::limits::{LABELLED_POOLS_MAX, RECORDS_MAX};
 use warmfront::policy::{Policy, Settings};
 use warmfront::publish::{Process, Published};
 use warmfront::ring::Ring;
@@ -113,6 +113,21 @@ impl Front {
 
     pub fn count(&self, event: Count) -> u64 {
         self.stats.total(event)
+    }
+
+    /// How many requests ended so.
+    pub fn ended(&self, ended: Ended) -> u64 {
+        (0..=LABELLED_POOLS_MAX as u16).map(|pool| self.stats.ended(pool, ended)).sum()
+    }
+
+    /// Of requests of any model.
+    pub fn tokens(&self, which: TokenCount) -> u64 {
+        (0..=LABELLED_POOLS_MAX as u16).map(|pool| self.stats.tokens(pool, which)).sum()
+    }
+
+    /// Tokens that replies told of: of prompts, those that were cached, of answers.
+    pub fn told(&self) -> [u64; 3] {
+        [TokenCount::ToldPrompt, TokenCount::ToldCached, TokenCount::ToldCompletion].map(|which| self.tokens(which))
     }
 
     /// What the access log was told since this was asked last.

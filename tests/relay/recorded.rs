@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use crate::client::{Client, Reply, get};
 use crate::engine::Engine;
 use crate::front::{Front, PATIENCE};
-use warmfront::counters::stats::Count;
 use warmfront::policy::Policy;
 use warmfront::scan::PrefixMode;
 
@@ -155,7 +154,7 @@ fn tokens_are_read_by_the_names_of_each_api() {
         }
         assert_eq!(client.ask(get("/v1/responses/resp_1")).status, 200);
         front.settles();
-        let told = [Count::ToldPrompt, Count::ToldCached, Count::ToldCompletion].map(|event| front.count(event));
+        let told = front.told();
         assert_eq!(told, [2 * prompt, 0, 2 * completion], "{name}");
         let records: Vec<_> = front.records().iter().map(|told| (told.cached_tokens, told.completion_tokens)).collect();
         let told = (cached, Some(completion as u32));

@@ -291,6 +291,48 @@ fn a_head_that_is_refused_tells_its_line() {
     }
 }
 
+/// Whoever has a slow request's trace finds its line, and from a line its trace; what is no trace is not guessed at.
+#[test]
+fn a_record_has_the_trace_that_its_client_names() {
+    let engine = Engine::answering(HELLO);
+    let front = logging(&[engine.address], |_| {});
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let good = format!("00-{trace}-b7ad6b7169203331-01");
+    let others = "Tracestate: a=1,b=2\r\ntracestate: c=3\r\nBaggage: user=anna;secret\r\nB3: 0\r\n";
+    let mut client = front.connect();
+    for (fields, path, expected) in [
+        (format!("traceparent: {good}\r\n{others}"), "/v1/completions", Some(trace)),
+        (format!("TraceParent:{good}\r\nx-request-id: mine\r\n"), "/v1/completions", Some(trace)),
+        (format!("traceparent: {good}\r\ntraceparent: {good}\r\n"), "/v1/completions", None),
+        (format!("traceparent: {}\r\n", good.to_uppercase()), "/v1/completions", None),
+        (format!("traceparent: {good}-\"}}\r\n"), "/v1/completions", None),
+        (format!("traceparent: {}\r\n", "0".repeat(4_000)), "/v1/completions", None),
+        (String::new(), "/v1/completions", None),
+        // What the front answers by itself is looked for no less.
+        (format!("traceparent: {good}\r\n"), "/nope", Some(trace)),
+    ] {
+        let before = engine.requests().len();
+        let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{fields}content-length: 2\r\n\r\n{{}}");
+        client.ask(request.as_bytes());
+        let [record] = told_all(&front, &fields);
+        assert_eq!(record.trace.digits().as_deref(), expected, "{fields}");
+        for request in engine.requests().iter().skip(before) {
+            for (name, value) in fields.lines().filter_map(|line| line.split_once(':')) {
+                let came = |(other, told): &&(String, String)| other.eq_ignore_ascii_case(name) && told == value.trim();
+                assert!(request.head.fields.iter().any(|field| came(&field)), "{name}: {value} became {request:?}");
+            }
+            let of =
+                |name: &str| request.head.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).count();
+            let sent = fields.to_lowercase().matches("traceparent:").count();
+            assert_eq!(
+                (of("traceparent"), of("tracestate")),
+                (sent, fields.to_lowercase().matches("tracestate:").count())
+            );
+        }
+    }
+    assert_eq!(engine.requests().len(), 7);
+}
+
 #[test]
 fn nothing_is_told_while_it_is_off() {
     let front = Front::start(&answering(HELLO));

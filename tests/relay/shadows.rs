@@ -1,6 +1,6 @@
 //! Shadow policies: what a second policy would have chosen is counted as that policy would choose, and changes nothing.
 
-use warmfront::counters::stats::{Count, Shadowed};
+use warmfront::counters::stats::{Count, Shadowed, TokenCount};
 use warmfront::policy::{Policy, ShadowPolicy};
 
 use crate::engine::{Engine, ok};
@@ -127,7 +127,7 @@ fn warm_predicts_what_it_would_have_held() {
     // Nothing waits for a first token but the request itself, which is not counted against itself.
     assert_eq!((count(Shadowed::CostInstead), count(Shadowed::CostThere)), (new, new_there));
     // What the policy that chooses was thought to meet is known as well.
-    let told = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| played.front.count(event));
+    let told = [TokenCount::Held, TokenCount::New].map(|which| played.front.tokens(which));
     assert_eq!(told, [held_there, new_there]);
 }
 

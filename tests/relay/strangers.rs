@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use warmfront::counters::stats::{Count, Gauge};
+use warmfront::counters::stats::{Count, Gauge, TokenCount};
 use warmfront::counters::{Credential, Realm};
 use warmfront::exchange::Rules;
 use warmfront::index::Figures;
@@ -74,9 +74,9 @@ impl Scene {
 
     /// So many tokens are known to be held of this prompt, by its next request.
     fn held(&self, prompt: &str) -> u64 {
-        let before = self.front.count(Count::PromptTokensHeld);
+        let before = self.front.tokens(TokenCount::Held);
         assert_eq!(self.ask(GOOD, prompt), 200);
-        self.front.count(Count::PromptTokensHeld) - before
+        self.front.tokens(TokenCount::Held) - before
     }
 
     fn figures(&self) -> Figures {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use warmfront::counters::Compared;
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, TokenCount};
 use warmfront::exchange::Record;
 use warmfront::fleet::Method;
 use warmfront::policy::{Policy, PoolId};
@@ -56,7 +56,7 @@ fn each_turn_of_a_conversation_goes_where_the_last_one_was() {
     assert!((0..4).all(|engine| homes.iter().any(|homes| homes[0] == engine)), "one engine has nothing: {homes:?}");
     front.settles();
     // Of 16 texts of each conversation 4 are new a turn from its second on: 1 + 2 + 2 + 2 of 1 + 3 + 5 + 7.
-    let (held, new) = (front.count(Count::PromptTokensHeld), front.count(Count::PromptTokensNew));
+    let (held, new) = (front.tokens(TokenCount::Held), front.tokens(TokenCount::New));
     let share = held as f64 / (held + new) as f64;
     assert!((0.5..9.0 / 16.0).contains(&share), "{held} held, {new} new");
 }
@@ -95,11 +95,11 @@ fn what_was_asked_by_one_name_is_held_for_another_of_the_same_weights() {
     front.until("the root", |front| &*front.published.current().pools[1].root == "a");
     let mut client = front.connect();
     let mut held_of = |model: &str, name: usize| {
-        let before = front.count(Count::PromptTokensHeld);
+        let before = front.tokens(TokenCount::Held);
         let body = conversation(name, 1).replace("tiny-llama", model);
         assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
         front.settles();
-        front.count(Count::PromptTokensHeld) - before
+        front.tokens(TokenCount::Held) - before
     };
     assert_eq!(held_of("a", 0), 0);
     assert!(held_of("b", 0) > 600 && held_of("a", 0) > 600);
@@ -117,11 +117,11 @@ fn what_no_cache_is_read_for_goes_where_the_least_is_to_do() {
     let mut client = front.connect();
     let prompt = "the same examples before each question. ".repeat(75);
     let mut held_of = |fields: &str| {
-        let before = front.count(Count::PromptTokensHeld);
+        let before = front.tokens(TokenCount::Held);
         let body = format!(r#"{{"model":"tiny-llama","prompt":"{prompt}"{fields}}}"#);
         assert_eq!(client.ask(post("/v1/completions", body)).status, 200);
         front.settles();
-        front.count(Count::PromptTokensHeld) - before
+        front.tokens(TokenCount::Held) - before
     };
     assert_eq!(held_of(""), 0, "it is new");
     for fields in [r#","echo":true,"logprobs":1"#, r#","max_tokens":0,"prompt_logprobs":0"#] {
@@ -208,7 +208,7 @@ fn an_answer_that_cannot_be_is_not_believed() {
         });
         assert_eq!(front.ask(post("/v1/chat/completions", conversation(1, 1))).status, 200);
         front.settles();
-        assert_eq!(front.count(Count::ToldCompletion), u64::from(tokens));
+        assert_eq!(front.tokens(TokenCount::ToldCompletion), u64::from(tokens));
         assert_eq!(front.counters.loads().mean_answer(PoolId(0)) > 64, believed, "{tokens}");
     }
 }
@@ -231,10 +231,10 @@ fn what_is_only_counted_or_written_down_is_in_no_cache() {
     let tell = ["/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render"];
     let told = tell.map(|path| (path, conversation(1, 3), 200));
     assert_eq!(noted(&front, &told), [0]);
-    assert_eq!((front.count(Count::PromptTokensNew), front.count(Count::PromptTokensHeld)), (0, 0));
+    assert_eq!((front.tokens(TokenCount::New), front.tokens(TokenCount::Held)), (0, 0));
     let [blocks] = noted(&front, &[("/v1/chat/completions", conversation(1, 3), 200)]);
     assert!(blocks > 24, "{blocks}");
-    assert!(front.count(Count::PromptTokensNew) > 1_000 && front.count(Count::PromptTokensHeld) == 0);
+    assert!(front.tokens(TokenCount::New) > 1_000 && front.tokens(TokenCount::Held) == 0);
 }
 
 /// An engine that refuses a prompt has not computed it; what it had of it before stays.
@@ -282,7 +282,7 @@ fn what_its_client_leaves_before_it_is_computed_is_in_no_cache() {
         let (loads, index) = (front.counters.loads(), front.published.current().index.clone().unwrap());
         let body = conversation(1, turns).replacen('{', &format!("{{\"stream\":{streams},"), 1);
         let asks_and_leaves = |times| {
-            let (before, sent) = (front.count(Count::PromptTokensHeld), loads.prompted(0));
+            let (before, sent) = (front.tokens(TokenCount::Held), loads.prompted(0));
             let mut client = front.connect();
             client.send(post("/v1/chat/completions", &body));
             front.until("all of it there", |_| engine.executions() == times && loads.prompted(0) > sent);
@@ -295,7 +295,7 @@ fn what_its_client_leaves_before_it_is_computed_is_in_no_cache() {
             }
             drop(client);
             front.settles();
-            front.count(Count::PromptTokensHeld) - before
+            front.tokens(TokenCount::Held) - before
         };
         let case = format!("{streams} {said:?} {turns} {late}");
         assert_eq!(asks_and_leaves(1), 0, "{case}");
@@ -381,9 +381,9 @@ fn a_salt_and_a_model_keep_prompts_apart() {
     let text = conversation(1, 3);
     let salted = text.replacen('{', r#"{"cache_salt":"a","#, 1);
     let mut ask = |body: &str| {
-        let before = front.count(Count::PromptTokensHeld);
+        let before = front.tokens(TokenCount::Held);
         assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
-        front.count(Count::PromptTokensHeld) - before
+        front.tokens(TokenCount::Held) - before
     };
     assert_eq!(ask(&text), 0);
     assert!(ask(&text) > 1_000);
@@ -403,10 +403,10 @@ fn a_salt_behind_the_prompt_keeps_prompts_apart() {
         [("/v1/responses", r#""instructions":"Be brief.","tools":[],"input""#), ("/v1/embeddings", r#""input""#)]
     {
         let mut ask = |salt: &str| {
-            let before = front.count(Count::PromptTokensHeld);
+            let before = front.tokens(TokenCount::Held);
             let body = format!(r#"{{"model":"tiny-llama",{prompt}:"{words}","cache_salt":"{salt}"}}"#);
             assert_eq!(client.ask(post(path, body)).status, 200);
-            front.count(Count::PromptTokensHeld) - before
+            front.tokens(TokenCount::Held) - before
         };
         assert_eq!((ask("a"), ask("b")), (0, 0), "{path}");
         assert!(ask("a") > 900 && ask("b") > 900, "{path}");
@@ -423,7 +423,7 @@ fn images_count_as_held() {
     let mut ask = |images: usize| {
         let content = (0..images).map(image).collect::<Vec<_>>().join(",");
         let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":[{content}]}}]}}"#);
-        let count = || [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+        let count = || [TokenCount::Held, TokenCount::New].map(|which| front.tokens(which));
         let before = count();
         assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
         let after = count();
@@ -447,9 +447,9 @@ fn an_image_keeps_prompts_apart() {
         let image = format!(r#"{{"type":"image_url","image_url":{{"url":"{image}"}}}}"#);
         let content = format!(r#"[{image},{{"type":"text","text":"{text}"}}]"#);
         let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":{content}}}]}}"#);
-        let before = front.count(Count::PromptTokensHeld);
+        let before = front.tokens(TokenCount::Held);
         assert_eq!(client.ask(post("/v1/chat/completions", body)).status, 200);
-        front.count(Count::PromptTokensHeld) - before
+        front.tokens(TokenCount::Held) - before
     };
     let page = |pixels: &str| format!("data:image/png;base64,iVBORw0KGgo{}Jggg==", pixels.repeat(10_000));
     for (one, other) in [("https://scans/1.png".into(), "https://scans/2.png".into()), (page("AAAB"), page("AABA"))] {
@@ -622,11 +622,10 @@ fn what_a_reply_tells_of_the_cache_is_compared_with_the_prediction() {
             assert!((700..=800).contains(&predicted), "{predicted} of 800, in pieces of {size}");
             assert_eq!((cached, over, under), (400, predicted - 200, 200));
             let sent = front.counters.predictions().sent(0, Method::Warm);
-            assert_eq!((sent.requests, sent.told, sent.held), (2, 2, front.count(Count::PromptTokensHeld)));
+            assert_eq!((sent.requests, sent.told, sent.held), (2, 2, front.tokens(TokenCount::Held)));
             let text = front.counters.predictions().text(0);
             assert_eq!((text.bytes, text.tokens), (front.counters.loads().prompted(0), 1_600));
-            let told = [Count::ToldPrompt, Count::ToldCached, Count::ToldCompletion];
-            assert_eq!(told.map(|event| front.count(event)), [1_600, 400, 14]);
+            assert_eq!(front.told(), [1_600, 400, 14]);
             front.settles();
         }
     }
@@ -652,7 +651,7 @@ fn what_is_not_told_is_not_compared() {
         let front = front(std::slice::from_ref(&engine));
         (0..2).for_each(|_| drop(front.ask(post("/v1/chat/completions", conversation(1, 1)))));
         front.settles();
-        assert_eq!(front.count(Count::ToldPrompt), prompt_tokens);
+        assert_eq!(front.tokens(TokenCount::ToldPrompt), prompt_tokens);
         let compared = front.counters.predictions().compared(0, Method::Warm);
         assert_eq!(compared, Compared::default());
         assert_eq!(front.counters.predictions().sent(0, Method::Warm).requests, 2);

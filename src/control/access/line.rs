@@ -77,6 +77,8 @@ pub struct Line<'a> {
     pub total_us: u64,
     /// The client's own, or the one made for it.
     pub request_id: Option<Cow<'a, str>>,
+    /// The trace that its client says it belongs to.
+    pub trace_id: Option<Cow<'a, str>>,
     /// In JSON, and only where the log is to have it.
     #[serde(serialize_with = "links", skip_serializing_if = "Option::is_none", skip_deserializing)]
     chain: Option<&'a [u64]>,
@@ -150,6 +152,7 @@ impl Named {
             first_data_us: record.first_data,
             total_us: record.total,
             request_id: some(record.request_id.as_bytes()),
+            trace_id: record.trace.digits().map(Cow::from),
             chain: record.chain.as_deref(),
             chain_bytes: record.chain.as_ref().map(|_| LOGGED_CHAIN_BYTES),
         }
@@ -199,6 +202,7 @@ fn text(line: &Line<'_>, out: &mut Vec<u8>) {
         ("runner_up", line.runner_up.as_deref()),
         ("key", line.key.as_deref()),
         ("request_id", line.request_id.as_deref()),
+        ("trace_id", line.trace_id.as_deref()),
     ] {
         named(name, out);
         plain(word, out);

@@ -10,6 +10,7 @@ use crate::control::tests::config_of;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::exchange::{End, Record, Short};
+use crate::http::TraceId;
 use crate::scan::Api;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,6 +23,7 @@ fn record(number: usize) -> Record {
         path: Short::new(b"/"),
         api: Api::Other,
         request_id: Short::new(number.to_string().as_bytes()),
+        trace: TraceId::NONE,
         pool: None,
         endpoint: None,
         reason: None,

@@ -6,7 +6,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::{Collected, Family, labelled};
-use crate::counters::stats::Ended;
+use crate::counters::stats::{Ended, TokenCount};
 use crate::limits::LABELLED_POOLS_MAX;
 use crate::snapshot::{Pool, Snapshot};
 
@@ -19,6 +19,22 @@ impl Collected {
             for ended in Ended::ALL {
                 let count: u64 = pools.iter().map(|pool| self.0.stats.ended(*pool, ended)).sum();
                 family.counter(vec![("model", model), ("outcome", ended.as_str())], count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Likewise.
+    pub(super) fn tokens(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
+        let models = labelled(snapshot);
+        for (name, help, counts) in TOKENS {
+            let mut family = Family::new(out, name, help, MetricType::Counter)?;
+            for (model, pools) in &models {
+                for (kind, which) in counts {
+                    let tokens: u64 = pools.iter().map(|pool| self.0.stats.tokens(*pool, *which)).sum();
+                    let kind = kind.map(|kind| ("kind", kind));
+                    family.counter(kind.into_iter().chain([("model", *model)]).collect(), tokens)?;
+                }
             }
         }
         Ok(())
@@ -50,6 +66,31 @@ impl Collected {
         Ok(())
     }
 }
+
+/// A family's name, its help, and what of it is told apart by kind.
+type Tokens = (&'static str, &'static str, &'static [(Option<&'static str>, TokenCount)]);
+
+const TOKENS: [Tokens; 3] = [
+    (
+        "prompt_tokens_held",
+        "Prompt tokens that the chosen engine was thought to hold, with each try again",
+        &[(None, TokenCount::Held)],
+    ),
+    (
+        "prompt_tokens_new",
+        "Prompt tokens that the chosen engine was thought to have to compute, with each try again",
+        &[(None, TokenCount::New)],
+    ),
+    (
+        "told_tokens",
+        "Tokens as replies tell them in their usage, where they do; cached are those of the prompt that were in the engine's cache",
+        &[
+            (Some("prompt"), TokenCount::ToldPrompt),
+            (Some("cached"), TokenCount::ToldCached),
+            (Some("completion"), TokenCount::ToldCompletion),
+        ],
+    ),
+];
 
 fn taking(pool: &Pool, snapshot: &Snapshot) -> usize {
     let members = pool.members.iter().filter_map(|slot| snapshot.at(*slot));

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::exchange::{End, Phase, Short};
 use crate::fleet::Endpoint;
-use crate::http::Cause;
+use crate::http::{Cause, TraceId};
 use crate::policy::{Reason, Settings};
 use crate::ring::Ring;
 use crate::scan::Api;
@@ -17,6 +17,7 @@ fn record(path: &[u8], request_id: &[u8]) -> Record {
         path: Short::new(path),
         api: Api::Chat,
         request_id: Short::new(request_id),
+        trace: TraceId::NONE,
         pool: Some(PoolId(0)),
         endpoint: Some(EndpointId { slot: 1, generation: 7 }),
         reason: Some(Reason::Home),
@@ -71,7 +72,7 @@ fn a_record_is_told_whole() {
         "path": "/v1/chat/completions", "api": "chat", "pool": "ll \"ama\"", "endpoint": "gpu-1:8000",
         "reason": "home", "runner_up": "gpu-2:8000", "tries": 1, "status": 200, "end": "client_left", "why": "relay", "stream": true,
         "request_bytes": 512, "reply_bytes": 2048, "key": "00000000000000ab", "chosen_us": 90, "connected_us": 95,
-        "head_us": 1200, "first_data_us": null, "total_us": 90000, "request_id": "abc", "prompt_tokens": 1280,
+        "head_us": 1200, "first_data_us": null, "total_us": 90000, "request_id": "abc", "trace_id": null, "prompt_tokens": 1280,
         "held_tokens": 960, "cached_tokens": null, "completion_tokens": 128, "wait_us": null
     });
     assert_eq!(json(&record, &fleet, &fleet), expected);
@@ -79,7 +80,7 @@ fn a_record_is_told_whole() {
         written(&record, LogFormat::Text, &fleet, &fleet),
         "2026-11-21T19:02:34.000007Z 10.0.0.7:50312 POST /v1/chat/completions 200 client_left why=relay api=chat \
          pool=ll\\x20\\\"ama\\\" endpoint=gpu-1:8000 reason=home runner_up=gpu-2:8000 key=00000000000000ab \
-         request_id=abc tries=1 stream=1 request_bytes=512 reply_bytes=2048 prompt_tokens=1280 held_tokens=960 \
+         request_id=abc trace_id=- tries=1 stream=1 request_bytes=512 reply_bytes=2048 prompt_tokens=1280 held_tokens=960 \
          cached_tokens=- completion_tokens=128 wait_us=- chosen_us=90 connected_us=95 head_us=1200 first_data_us=- total_us=90000\n"
     );
 }
@@ -134,7 +135,7 @@ fn hostile_bytes_stay_in_one_line() {
         assert_eq!(value["path"].as_str(), Some(&*String::from_utf8_lossy(&bytes)));
         let line = written(&record, LogFormat::Text, &fleet, &fleet);
         assert!(line.trim_end_matches('\n').bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
-        assert_eq!(line.split(' ').count(), 28, "{line:?}");
+        assert_eq!(line.split(' ').count(), 29, "{line:?}");
     }
 }
 
