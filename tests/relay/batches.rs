@@ -95,10 +95,10 @@ fn a_batch_of_chats_goes_by_the_first_and_counts_as_all() {
         (one, alone, 192, 58),
         (several, chats(&["d", "a"]), 0, 500),
     ] {
-        let before = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+        let before = [TokenCount::Held, TokenCount::New].map(|which| front.tokens(which));
         assert_eq!(front.ask(post(path, &body)).status, 200);
         front.settles();
-        let after = [Count::PromptTokensHeld, Count::PromptTokensNew].map(|event| front.count(event));
+        let after = [TokenCount::Held, TokenCount::New].map(|which| front.tokens(which));
         assert_eq!([after[0] - before[0], after[1] - before[1]], [held, new], "{path} {}", body.len());
     }
 }
