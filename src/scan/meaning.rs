@@ -1,4 +1,4 @@
-//! Structure into facts: what a value is for, and what is known when it is over.
+//! Turns structure into facts: what a value is for, and what is known when it is over.
 
 use super::fields::{self, Field, Inner};
 use super::frames::Frame;
@@ -7,7 +7,7 @@ use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
 use super::{Api, Facts, Needs};
 
-/// What a name means where it stands.
+/// What a name means at its place.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     field: Field,
@@ -19,7 +19,7 @@ impl Named {
 }
 
 impl Scan {
-    /// What a key's name says of the value that follows; `None`: a name too long to mean anything.
+    /// Returns what a key's name says of the value that follows; `None`: a name too long to mean anything.
     pub(super) fn named(&self, name: Option<&[u8]>) -> Named {
         let Some(name) = name else { return Named::NOTHING };
         match self.frames.top() {
@@ -45,7 +45,7 @@ impl Scan {
         self.state = State::Colon;
     }
 
-    /// A value's first byte at the top: whatever an earlier one of the same name said is void.
+    /// At a top-level value's first byte: forgets what an earlier field of the same name said.
     fn field_begins(&mut self) {
         let bit = self.field.bit();
         self.facts.stated.duplicates += (self.seen & bit != 0) as u32;
@@ -193,7 +193,7 @@ impl Scan {
         }
     }
 
-    /// An element that is a number: a token id, if it can be one.
+    /// Takes an element that is a number as a token id, if it can be one.
     fn id_ends(&mut self) {
         let Some(id) = self.scalar.integer().and_then(|value| u32::try_from(value).ok()) else { return };
         if self.frames.top() == Frame::Items {
@@ -214,7 +214,7 @@ impl Scan {
         if closed == Frame::Message {
             self.facts.prompt.message_ends();
         }
-        // A whole prompt, one of a batch.
+        // It was a whole prompt of a batch.
         if matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top {
             self.facts.prompt.item_ends();
         }
@@ -226,7 +226,7 @@ impl Scan {
         match self.state {
             State::Text => {
                 self.facts.prompt.text_ends();
-                // A whole prompt, one of a batch.
+                // It was a whole prompt of a batch.
                 if matches!(self.frames.top(), Frame::Items | Frame::Ids) {
                     self.facts.prompt.item_ends();
                 }
@@ -242,7 +242,7 @@ impl Scan {
         self.state = State::AfterValue;
         match self.frames.top() {
             Frame::Top => self.field_ends(),
-            // Beside all sections.
+            // They are part of no section.
             Frame::Sampling => {}
             _ if self.facts.prompt.leaves() => self.leave_section(),
             _ => {}
@@ -280,12 +280,12 @@ impl Scan {
         self.state = State::Skip;
     }
 
-    /// What it was begun for.
+    /// Returns the needs that it was begun with, or more.
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// So many bytes of the body were read: those that it did not need are not.
+    /// Returns how many bytes of the body were read; the scan stops when its needs are met.
     pub fn read(&self) -> u64 {
         self.at
     }
@@ -294,7 +294,7 @@ impl Scan {
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;
         let seen = |field: Field| self.seen & field.bit() != 0;
-        // A value that has begun last is known only when it is over; this is asked only then.
+        // The last value that has begun is known only when it is over; this is asked only then.
         !self.needs.contains(Needs::WHOLE)
             && met(Needs::MODEL, seen(Field::Model))
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
@@ -311,13 +311,13 @@ fn boolean(literal: &[u8]) -> Option<bool> {
 }
 
 impl Facts {
-    /// A kept string is over: the model, or a role. `None`: it is too long to be kept.
+    /// Takes a kept string: the model, or a role. `None`: it is too long to be kept.
     pub(super) fn keep(&mut self, frame: Frame, text: Option<&[u8]>) {
         if frame == Frame::Top {
             self.model.set(text);
             self.stated.model_is_string = true;
         } else {
-            // A role too long to be kept is none that decides anything.
+            // A role that is too long to be kept decides nothing.
             self.prompt.role(text.unwrap_or_default());
         }
     }
