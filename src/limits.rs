@@ -60,7 +60,7 @@ pub struct Limits {
     pub upload_timeout_ms: u64,
     /// How long a client connection is kept without a request.
     pub keep_alive_timeout_ms: u64,
-    /// How long an upstream connection is kept without a request. Engines
+    /// How long an upstream connection is kept without a request. Engines on uvicorn close theirs after 5 s.
     pub upstream_idle_timeout_ms: u64,
     /// Longest attempt to connect to one endpoint.
     pub connect_timeout_ms: u64,

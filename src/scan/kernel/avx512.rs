@@ -75,6 +75,7 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn compress(self, block: __m512i, keep: u64, out: &mut [u8; BLOCK]) {
         // Into a register and then stored whole: with a memory operand this instruction is slow on some CPUs.
+        // SAFETY: see above.
         self.store(unsafe { _mm512_maskz_compress_epi8(keep, block) }, out);
     }
 
