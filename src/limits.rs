@@ -198,7 +198,7 @@ pub const ARGUMENTS_DEPTH_MAX: usize = 32;
 /// Most keys of open objects in a call's arguments. They are compared, since engines drop the first of equal ones.
 pub const ARGUMENTS_KEYS_MAX: usize = 128;
 
-/// Longest prompt as estimates count it.
+/// Most tokens that estimates count for one prompt.
 pub const TOKENS_MAX: u32 = 1 << 24;
 
 /// Longest message of an engine's KV events, all frames together. 16 MiB are 3 million tokens, or 100,000 blocks of one

@@ -35,7 +35,7 @@ struct Slot<T> {
 #[repr(align(64))]
 struct Page<T>([Slot<T>; PAGE]);
 
-/// The table.
+/// A table of entries under [`Key`]s.
 pub struct Slots<T> {
     pages: Vec<Box<Page<T>>>,
     free: Vec<u32>,

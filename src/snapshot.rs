@@ -17,7 +17,7 @@ pub use crate::policy::{Pool, PoolId};
 /// One immutable view of the fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Counts publications.
+    /// Number of this publication.
     pub epoch: u64,
     /// By slot; `None` if the slot is free.
     pub endpoints: Vec<Option<Endpoint>>,
@@ -52,7 +52,7 @@ pub struct Snapshot {
     pub models_answer: ModelsAnswer,
 }
 
-/// How `GET /v1/models` is answered.
+/// How `GET /v1/models` and requests for single models are answered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelsAnswer {
     /// The merged list as JSON. `None`: nothing is known yet, or it is not known who may see it; the request is then

@@ -160,7 +160,7 @@ impl Driver for Epoll {
     fn stop_listening(&mut self) {
         for id in std::mem::take(&mut self.listeners) {
             if let Some(socket) = self.sockets.remove(id) {
-                // Closing would not do: a process that serves in this one's place has the same open file.
+                // Closing alone would not remove it: a process that takes this one's place has the same open file.
                 let _ = epoll::delete(&self.epoll, &socket.fd);
             }
         }

@@ -32,7 +32,7 @@ pub struct Tag(pub u64);
 /// The right to read a received buffer until the next call of [`Driver::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
-    /// Which of the driver's buffers.
+    /// Number of the driver's buffer.
     pub buffer: u16,
     /// How many bytes of it were filled, at most [`RECEIVE_BYTES`](crate::limits::RECEIVE_BYTES).
     pub len: u32,
@@ -69,7 +69,7 @@ pub enum Completion {
     Accepted {
         /// The new connection.
         socket: SocketId,
-        /// Who connected.
+        /// The client's address.
         peer: SocketAddr,
     },
     /// A connect succeeded.
@@ -153,7 +153,7 @@ pub trait Driver: HandOver {
     /// Submits what is queued and sleeps until something completes, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
-    /// The next completion of this turn.
+    /// Returns the next completion of this turn.
     fn next(&mut self) -> Option<Completion>;
 
     /// Returns the bytes of a lease.
@@ -181,7 +181,7 @@ pub trait Driver: HandOver {
     /// Stops reading, so that TCP's window holds the peer back. A reset is still noticed.
     fn pause(&mut self, socket: SocketId);
 
-    /// Reads again.
+    /// Reads again after a pause.
     fn resume(&mut self, socket: SocketId);
 
     /// Sends FIN once everything queued was sent.

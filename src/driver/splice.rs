@@ -73,7 +73,7 @@ impl Pipes {
         }
         let pipe = self.spare.pop().or_else(|| {
             let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-            // The last descriptors are for others: bytes can be copied as well.
+            // The last descriptors are for others: a reply can also be copied.
             if is_last(&out) || is_last(&into) {
                 return None;
             }

@@ -55,7 +55,7 @@ impl Rung {
         }
     }
 
-    /// Whether choices go by the index.
+    /// Whether choices use the index.
     #[inline]
     pub fn believes_index(self) -> bool {
         self != Rung::Hash

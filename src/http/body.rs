@@ -18,7 +18,7 @@ enum State {
     Closed,
 }
 
-// One for each direction of every connection.
+// There is one for each direction of every connection.
 const _: () = assert!(size_of::<Body>() <= 64, "a body's state is small");
 
 impl Body {

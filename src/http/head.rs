@@ -78,7 +78,7 @@ pub struct RequestHead<'a> {
     pub version: Version,
     /// Bytes of the head, with a skipped empty line before it and the blank line after it.
     pub len: usize,
-    /// What it says of itself.
+    /// The fields.
     pub fields: Fields<'a>,
 }
 
@@ -93,7 +93,7 @@ pub struct ResponseHead<'a> {
     pub reason: &'a [u8],
     /// Bytes of the head, with the blank line after it.
     pub len: usize,
-    /// What it says of itself.
+    /// The fields.
     pub fields: Fields<'a>,
 }
 

@@ -12,7 +12,7 @@ use super::zmtp::Role;
 const TRIES_MAX: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// What is asked for.
+/// What a replay asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ask {
     /// The rank whose messages are asked for; `None`: all ranks'.
@@ -39,7 +39,7 @@ pub(super) struct Replay {
     ends: Option<Instant>,
 }
 
-/// What came.
+/// One answer to a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     /// A message with this number; its payload is [`Replay::payload`].

@@ -20,7 +20,7 @@ const TOPIC_BYTES_MAX: usize = 200;
 pub struct Settings {
     /// Where events come from.
     pub events: Endpoint,
-    /// Where missed ones are asked for again, if they can be.
+    /// Where missed events can be asked for again, if anywhere.
     pub replay: Option<Endpoint>,
     /// What the topics of messages begin with; empty: any.
     pub topic: String,

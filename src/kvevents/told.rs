@@ -16,13 +16,13 @@ pub enum Told<'a> {
     Batch(&'a Batch),
     /// The rank's process began anew: what is known of it no longer holds.
     Restarted {
-        /// Which.
+        /// The rank.
         rank: u32,
     },
     /// A message of the rank was missed and will not come. What is known may still be used, but nothing follows from a
     /// block not being known.
     Incomplete {
-        /// Which.
+        /// The rank.
         rank: u32,
         /// Why the message will not come.
         why: Hole,

@@ -31,7 +31,7 @@ const COMMAND: u8 = 4;
 pub enum Role {
     /// Subscribes to all topics that begin with this one.
     Subscriber(Vec<u8>),
-    /// Asks a ROUTER.
+    /// Sends requests to a ROUTER.
     Dealer,
 }
 
@@ -57,7 +57,7 @@ pub enum Broken {
     /// A wrong greeting, frame or command.
     #[error("it does not speak ZMTP: {0}")]
     Garbage(&'static str),
-    /// An older protocol, or one with keys.
+    /// The peer speaks an older version, or another security mechanism.
     #[error("it speaks ZMTP otherwise: {0}")]
     Otherwise(&'static str),
     /// The peer is no publisher, or no ROUTER.

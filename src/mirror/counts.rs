@@ -19,9 +19,9 @@ pub struct Counts {
     pub deep: u64,
     /// Stored without room for them or their links.
     pub beyond: u64,
-    /// Of other groups of a hybrid model's layers, stored and removed.
+    /// Stored or removed, of other groups of a hybrid model's layers.
     pub groups: u64,
-    /// Of other tiers than the GPU, stored and removed.
+    /// Stored or removed, in other tiers than the GPU's.
     pub tiers: u64,
     /// Removed.
     pub removed: u64,

@@ -15,7 +15,7 @@ pub(super) struct Node {
     pub parent: Option<u64>,
     /// The prompt up to its end.
     pub text: Result<Text, Unread>,
-    /// Tokens before it.
+    /// Number of tokens before it.
     pub tokens_before: u32,
     /// How often it is stored. 0: it is gone, and the node is kept for blocks that follow it.
     pub copies: u32,

@@ -65,7 +65,7 @@ pub(super) enum State {
     Word,
     /// Inside a string of which only the hash is kept.
     Opaque,
-    /// Inside a string or container that is skipped.
+    /// Inside a string, object or array that is skipped.
     Skip,
     /// Inside a number or literal.
     Scalar,

@@ -36,7 +36,7 @@ impl Scan {
         }
     }
 
-    /// A key is over.
+    /// Ends a key.
     pub(super) fn key_ends(&mut self, named: Named) {
         if self.frames.top() == Frame::Top {
             self.field = named.field;
@@ -78,7 +78,7 @@ impl Scan {
         }
     }
 
-    /// A string begins.
+    /// Begins a string.
     pub(super) fn string_begins(&mut self) {
         self.decoder.reset();
         if self.frames.top() == Frame::Top {
@@ -109,7 +109,7 @@ impl Scan {
         }
     }
 
-    /// `{` or `[`.
+    /// Begins an object or array.
     pub(super) fn container_begins(&mut self, bracket: u8) {
         if self.frames.top() == Frame::Top {
             self.field_begins();
@@ -147,7 +147,7 @@ impl Scan {
         }
     }
 
-    /// A number or literal begins.
+    /// Begins a number or literal.
     pub(super) fn scalar_begins(&mut self) {
         if self.frames.top() == Frame::Top {
             self.field_begins();
@@ -156,7 +156,7 @@ impl Scan {
         self.state = State::Scalar;
     }
 
-    /// A number or literal is over.
+    /// Ends a number or literal.
     pub(super) fn scalar_ends(&mut self) {
         match self.frames.top() {
             Frame::Top => {
@@ -182,7 +182,7 @@ impl Scan {
         self.value_ends();
     }
 
-    /// A sampling parameter that is a number or literal.
+    /// Takes a sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
         let (stated, value) = (&mut self.facts.stated, self.scalar.text());
         match self.inner {
@@ -203,7 +203,7 @@ impl Scan {
         self.facts.prompt.id(id);
     }
 
-    /// The innermost container is over.
+    /// Ends the innermost object or array.
     pub(super) fn frame_closes(&mut self) {
         let closed = self.frames.top();
         if closed == Frame::Top {
@@ -221,7 +221,7 @@ impl Scan {
         self.value_over();
     }
 
-    /// A string, skipped value or scalar is over.
+    /// Ends a string, skipped value or scalar.
     pub(super) fn value_ends(&mut self) {
         match self.state {
             State::Text => {
@@ -237,7 +237,7 @@ impl Scan {
         self.value_over();
     }
 
-    /// Any value is over.
+    /// Ends any value.
     fn value_over(&mut self) {
         self.state = State::AfterValue;
         match self.frames.top() {
@@ -249,7 +249,7 @@ impl Scan {
         }
     }
 
-    /// A top-level value is over.
+    /// Ends a top-level value.
     fn field_ends(&mut self) {
         match self.field {
             Field::Prompt(section) => {
@@ -267,7 +267,7 @@ impl Scan {
         }
     }
 
-    /// Nothing more is wanted of this section: skip to its end, from inside a text or between values.
+    /// Skips to the end of this section, of which nothing more is needed, from inside a text or between values.
     pub(super) fn leave_section(&mut self) {
         if self.is_enough() {
             self.state = State::Enough;

@@ -207,7 +207,7 @@ impl Scan {
         1
     }
 
-    /// The model is known, or the form is over.
+    /// Ends the scan: the model is known, or the form is over.
     fn form_over(&mut self) {
         if self.form.is_model {
             self.facts.model.set(self.word.get());

@@ -182,7 +182,7 @@ impl Prompt {
         }
     }
 
-    /// Raw JSON begins.
+    /// Begins raw JSON.
     pub fn raw_begins(&mut self) {
         self.mark(Mark::Raw);
     }
@@ -196,7 +196,7 @@ impl Prompt {
         self.section().counts.text_bytes += bytes.len() as u64;
     }
 
-    /// Token ids begin.
+    /// Begins token ids.
     pub fn ids_begin(&mut self) {
         self.mark(Mark::Ids);
         if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.section_ref().closed {

@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         self.body.get(self.at).copied().ok_or(Fault::Truncated)
     }
 
-    /// Uses the byte that was looked at.
+    /// Uses the byte that [`Reader::peek`] returned.
     #[inline]
     pub fn step(&mut self) {
         self.at += 1;

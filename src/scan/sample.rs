@@ -37,7 +37,7 @@ impl Sample {
         Sample { head: Digest::new(kernel), length: 0, between: 0, end: [0; END_BYTES], end_length: 0 }
     }
 
-    /// A value begins.
+    /// Begins a value.
     pub fn begin(&mut self) {
         self.head.reset(0);
         (self.length, self.between, self.end_length) = (0, 0, 0);

@@ -5,7 +5,7 @@ use xxhash_rust::xxh64::Xxh64;
 use crate::scan::{Calls, Chat, Turn};
 use crate::vocabulary::{Lead, Vocabulary};
 
-/// "warmform", so that it is no other hash of the same bytes.
+/// "warmform", so that no other hash of the same bytes equals it.
 const SEED: u64 = u64::from_be_bytes(*b"warmform");
 
 /// Returns a hash of all that a form says, each part after its length.

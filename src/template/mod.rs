@@ -87,7 +87,7 @@ pub enum Why {
 /// A model's form, and what the form leaves out of its template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// How prompts are written.
+    /// The form.
     pub form: Form,
     /// Why the form has no chats.
     pub no_chat: Option<Why>,
@@ -102,7 +102,7 @@ pub struct Reading {
 pub struct LeftOut {
     /// Name of the role, or of the messages.
     pub role: &'static str,
-    /// What the template does with them.
+    /// What the template does with such messages.
     pub why: &'static str,
 }
 

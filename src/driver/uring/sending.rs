@@ -146,8 +146,8 @@ impl Uring {
             let sent = usize::try_from(result).map_err(|_| rustix::io::Errno::from_raw_os_error(-result));
             let taken = socket.breakage.taken(sent);
             Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
-            // Before anything else: an end of the side that these bytes came from may follow, and be the last of the
-            // exchange.
+            // Before any other news: the end of the side that these bytes came from may follow, and be the last event
+            // of the exchange.
             self.news.push_front(News::Full(id));
             self.starve(id);
         }

@@ -47,7 +47,7 @@ impl Uring {
         let tag = socket.tag;
         let mut splice = socket.splice.take()?;
         let to = splice.to;
-        // What was received before goes first.
+        // Bytes received before go first.
         self.send_now(to);
         let reader = self.sockets.get(to).filter(|reader| reader.kind == Kind::Stream);
         let (Some(from), Some(reader)) = (self.sockets.get(id), reader) else {

@@ -42,7 +42,7 @@ pub enum Why {
     Stop,
     /// White space at an end of or inside a content that is trimmed, of a kind or length that the form does not follow.
     Space,
-    /// A content of which nothing is left.
+    /// A message without a content, or with one of which nothing is left.
     Empty,
     /// Several parts of a content, if the template does more than join them.
     Parts,
