@@ -19,9 +19,9 @@ use crate::bout::Bout;
 
 /// Number of last descriptors, which connections to neither clients nor engines get.
 const LAST: u64 = 8;
-/// Of the descriptors left when serving begins, one in so many is for connections to engines alone,
+/// Of the descriptors left when serving begins, one in so many is for connections to engines alone.
 const ENGINES_SHARE: u64 = 4;
-/// but at most this many.
+/// Most descriptors that are for connections to engines alone.
 const ENGINES_MAX: u64 = 1_024;
 
 /// Errors of accept(2) that concern one connection; all others concern the listener.

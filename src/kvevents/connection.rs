@@ -96,7 +96,7 @@ impl Peer {
 
 /// Connects to one of the host's addresses, and only to addresses that the peer may have: the front connects nowhere
 /// just because an engine names a place. Each address gets its part of the time, since one that swallows all packets
-/// would else hide the others for ever.
+/// would otherwise hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
     let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();

@@ -12,7 +12,7 @@
 //!
 //! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical
 //!   block. If a request asks for that (`kv_cache_report_mode`), vLLM also tells of reused blocks again, and removes
-//!   each only once: their copies count until the cache is cleared, or until there are more blocks than the engine can
+//!   each only once: such blocks count as there until the cache is cleared, or until there are more than the engine can
 //!   hold ([`Mirror::is_overfull`]).
 //! - A name that is stored after two different blocks is ambiguous: the first meaning stays, blocks stored after it are
 //!   not read, and one removal ends both. SGLang's older versions name pages by their own tokens alone.
