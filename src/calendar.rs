@@ -1,10 +1,10 @@
-//! The time of day in words, written and read; times are since 1970.
+//! Writes and reads dates and times as text; numbers count from the beginning of 1970, UTC.
 
 const MICROS: u64 = 1_000_000;
 const DAY_SECONDS: u64 = 86_400;
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Microseconds as a `Date` field has them (RFC 9110, 5.6.7).
+/// Writes microseconds as an IMF-fixdate, as in a `Date` field (RFC 9110, 5.6.7).
 pub fn imf_fixdate(micros: u64) -> String {
     const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     let Civil { year, month, day, hour, minute, second } = Civil::of(micros);
@@ -14,7 +14,7 @@ pub fn imf_fixdate(micros: u64) -> String {
     format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
-/// The seconds of such a field. Its weekday is not compared.
+/// Reads an IMF-fixdate as seconds. Its weekday is not checked.
 pub fn of_imf_fixdate(text: &[u8]) -> Option<u64> {
     let (_, rest) = std::str::from_utf8(text).ok()?.split_once(", ")?;
     let parts: Vec<&str> = rest.split([' ', ':']).collect();
@@ -24,14 +24,14 @@ pub fn of_imf_fixdate(text: &[u8]) -> Option<u64> {
     Some(days * DAY_SECONDS + seconds_before(number(hour)?, number(minute)?, number(second)?)?)
 }
 
-/// Microseconds as RFC 3339 has them.
+/// Writes microseconds as an RFC 3339 time.
 pub fn rfc3339(micros: u64) -> String {
     let Civil { year, month, day, hour, minute, second } = Civil::of(micros);
     let micros = micros % MICROS;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The microseconds of such a time, of any fraction and offset.
+/// Reads an RFC 3339 time, with any fraction and offset, as microseconds.
 pub fn of_rfc3339(text: &str) -> Option<u64> {
     let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
     if !marks.iter().all(|(at, mark)| text.as_bytes().get(*at) == Some(mark)) {
@@ -56,13 +56,13 @@ pub fn of_rfc3339(text: &str) -> Option<u64> {
     Some(seconds * MICROS + micros)
 }
 
-/// Digits alone, up to four: no sign.
+/// Reads up to four digits, without a sign.
 fn number(text: &str) -> Option<u64> {
     let digits = text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
-/// Days from 1970 until a day: Howard Hinnant's `days_from_civil`, of years that begin in March.
+/// Returns the days from 1970 to a day: Howard Hinnant's `days_from_civil`, with years that begin in March.
 fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -71,7 +71,7 @@ fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
     Some(year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468)
 }
 
-/// Seconds of a day until a time; a leap second is the next minute's first.
+/// Returns the seconds of a day until a time; a leap second is the next minute's first.
 fn seconds_before(hour: u64, minute: u64, second: u64) -> Option<u64> {
     (hour <= 23 && minute <= 59 && second <= 60).then(|| hour * 3_600 + minute * 60 + second)
 }
@@ -88,7 +88,7 @@ struct Civil {
 }
 
 impl Civil {
-    /// Howard Hinnant's `civil_from_days`, of years that begin in March.
+    /// Howard Hinnant's `civil_from_days`, with years that begin in March.
     fn of(micros: u64) -> Civil {
         let (days, second) = (micros / MICROS / DAY_SECONDS, micros / MICROS % DAY_SECONDS);
         let days = days + 719_468;

@@ -1,4 +1,4 @@
-//! Endpoints and their state, as control sees them and shards read them.
+//! Endpoints and their state, as control writes them and shards read them.
 
 mod belief;
 mod flights;
@@ -18,40 +18,40 @@ pub use loads::{Loads, Means};
 pub use room::Room;
 pub use turnover::Turnover;
 
-/// Where an endpoint's counters lie (`slot`), and which tenant of that slot is meant (`generation`).
-/// A slot is given to another endpoint only when its in-flight count is 0.
+/// Where an endpoint's counters are (`slot`), and which endpoint of those that had this slot is meant (`generation`). A
+/// slot is given to another endpoint only when its in-flight count is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndpointId {
     /// Index into [`crate::counters::Counters`] and [`crate::snapshot::Snapshot::endpoints`].
     pub slot: u16,
-    /// Counts the tenants of the slot.
+    /// Counts the endpoints that have had the slot.
     pub generation: u32,
 }
 
-/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; of the first [`crate::limits::LABELLED_POOLS_MAX`] stable
-/// for the life of the process, so that it may label statistics, of the others for as long as anybody serves it, and an
-/// hour.
+/// Index of a pool in [`crate::snapshot::Snapshot::pools`]; For the first [`crate::limits::LABELLED_POOLS_MAX`] pools
+/// it is stable for the life of the process, so that it may label statistics; for the others while an endpoint serves
+/// the pool, and for an hour after.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 
-/// May an endpoint be chosen?
+/// Whether an endpoint may be chosen, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// Not yet probed: chosen, since a failed connect moves on to another.
     Unknown,
     /// Answers its probes.
     Up,
-    /// Fails its probes: walked past, probed on.
+    /// Fails its probes: passed over, probed on.
     Down,
-    /// Being taken out: finishes what it has, gets nothing new.
+    /// Is taken out: finishes its requests, gets no new ones.
     Draining,
-    /// Says that it sleeps, its memory given back: finishes what it has,
-    /// gets nothing new until it says that it is awake.
+    /// Says that it sleeps, its memory given back: finishes its requests, gets no new ones until it says that it is
+    /// awake.
     Asleep,
-    /// Failed its requests, whatever its probes say: walked past for a while, then tried.
+    /// Failed its requests, whatever its probes say: passed over for a while, then on trial.
     Ejected,
-    /// Failed its requests some time ago: gets one at a time beside what is open there from before, and is back in
-    /// service when one ends well.
+    /// Failed its requests some time ago: gets one request at a time beside those that are open there from before, and
+    /// is back in service when one ends well.
     Trial,
 }
 
@@ -63,7 +63,7 @@ impl Health {
     }
 }
 
-/// Whose server an engine is.
+/// Which server an engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
     /// vllm-project/vllm
@@ -72,26 +72,26 @@ pub enum EngineKind {
     Sglang,
 }
 
-/// What an engine's `/metrics` says of its load. Absent values drop their terms.
+/// The load that an engine's `/metrics` tells. If a value is missing, its term is left out.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct EngineLoad {
     /// Requests running, summed over data-parallel ranks.
     pub running: Option<u32>,
     /// Requests waiting, summed over data-parallel ranks.
     pub waiting: Option<u32>,
-    /// KV cache in use, 0..=1, mean over ranks.
+    /// Part of the KV cache in use, 0..=1, mean over ranks.
     pub kv_use: Option<f32>,
     /// KV capacity in tokens, summed over ranks.
     pub kv_capacity_tokens: Option<u64>,
     /// Prompt tokens processed since the engine's start.
     pub prompt_tokens_total: Option<u64>,
-    /// Prompt tokens looked up in the prefix cache.
+    /// Prompt tokens looked up in the prefix cache since the engine's start.
     pub prefix_queries_total: Option<u64>,
-    /// Prompt tokens found in the prefix cache.
+    /// Prompt tokens found in the prefix cache since the engine's start.
     pub prefix_hits_total: Option<u64>,
     /// Tokens generated since the engine's start.
     pub generation_tokens_total: Option<u64>,
-    /// Requests that have ended since.
+    /// Requests that have ended since the engine's start.
     pub requests_total: Option<u64>,
 }
 
@@ -104,36 +104,36 @@ pub struct Endpoint {
     pub name: Arc<str>,
     /// Where shards connect to.
     pub address: SocketAddr,
-    /// Which of the ranks there it is, where requests are to name one.
+    /// Its data-parallel rank, if requests have to name one.
     pub rank: Option<u16>,
     /// Share of the load relative to the others; at least 1.
     pub weight: u32,
-    /// May it be chosen?
+    /// Whether it may be chosen.
     pub health: Health,
-    /// Whose server it is, where its metrics have said so.
+    /// Which server it runs, once its metrics have said so.
     pub kind: Option<EngineKind>,
-    /// What the engine reported at its last scrape.
+    /// The load that the engine reported at its last scrape.
     pub engine: EngineLoad,
-    /// Load on this endpoint that is not ours: the engine's running + waiting beyond our own at the scrape.
+    /// Requests on this endpoint that are not ours: the engine's running and waiting ones beyond ours at the scrape.
     pub foreign: u32,
-    /// [`Loads::dispatched`] when the scrape of `engine` began: what was dispatched since may be missing in it.
+    /// [`Loads::dispatched`] when the scrape of `engine` began: what was dispatched later may be missing in `engine`.
     pub dispatched_at: u64,
-    /// [`Loads::resident`] at that moment: what came and what went since is missing in it.
+    /// [`Loads::resident`] at that moment: what came or went later is missing in `engine`.
     pub resident_at: u64,
-    /// What was told of its cache last, also where that is too old to be `engine`: for as long as it is the same
-    /// process, and for nothing but room.
+    /// What the engine told last of its cache, also if that is too old to be `engine`. It is kept for as long as the
+    /// process is the same, and used only to tell how much room there is.
     pub room: Option<Room>,
-    /// How much of its cache was replaced of late, 0..=1: see [`Turnover`].
+    /// Part of its cache that was replaced of late, 0..=1: see [`Turnover`].
     pub turnover: f32,
-    /// How much of its cache holds nothing yet, as far as the index knows, 0..=1.
+    /// Part of its cache that holds nothing yet, as far as the index knows, 0..=1.
     pub vacant: f32,
-    /// Most requests of ours that run there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: as many as come.
+    /// Most requests of ours that may run there, whatever the load elsewhere; [`Endpoint::NO_CAP`]: no limit.
     pub cap: u32,
-    /// How much of its weight counts, in percent: less than [`Endpoint::WHOLE`] while it starts slowly.
+    /// Percent of its weight that counts: less than [`Endpoint::WHOLE`] while it starts slowly.
     pub share_percent: u8,
-    /// Its kernel refused or reset the last two probes: nobody is there who could still answer.
+    /// Whether its kernel refused or reset the last two probes: no process is there that could still answer.
     pub refuses_probes: bool,
-    /// How far is believed what is known of its cache.
+    /// How far what is known of its cache is believed.
     pub rung: Rung,
 }
 
@@ -143,7 +143,7 @@ impl Endpoint {
     /// See [`Endpoint::share_percent`].
     pub const WHOLE: u8 = 100;
 
-    /// One of weight 1 that nothing is known of yet.
+    /// Makes an endpoint of weight 1 of which nothing is known yet.
     pub fn new(id: EndpointId, name: Arc<str>, address: SocketAddr) -> Endpoint {
         Endpoint {
             id,

@@ -1,47 +1,48 @@
-//! Keys: what of a request decides its home on the ring. All are XXH64 with seed 0. They hash values that the scan has
-//! made ([`crate::scan::Facts::prefix`], `session`, `salt`), so that every shard, restart and machine makes the same of
-//! the same request; beside them the names of models, and for the chains of engines a form and the salt of an event.
+//! Keys, which decide a request's home on the ring, and roots of chains. All are XXH64 with seed 0. They hash values
+//! that the scan has made ([`crate::scan::Facts::prefix`], `session`, `salt`), so that every shard, restart and machine
+//! makes the same of the same request, and names of models; for the chains of engines also a form and the salt of an
+//! event.
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 pub use crate::scan::PrefixHash;
 
-/// The key of a prompt prefix served by a pool. Each part is fixed in length or says its length, so that no
-/// two requests meet because their parts read alike end to end.
+/// Returns the key of a prompt prefix in a pool. Each part has a fixed length or is hashed with its length, so that
+/// different parts never make the same bytes.
 pub fn key(pool_or_model: &[u8], salt: Option<u64>, prefix: &PrefixHash) -> u64 {
     keyed(b'p', pool_or_model, salt, prefix.hash)
 }
 
-/// What the chain of a prompt begins with, so that chains meet only where engines share: in one form of the prompt, one
-/// model or adapter, one salt.
+/// Returns the root of a prompt's chain. Chains meet only if engines can share what they compute: for one form of the
+/// prompt, one model or adapter, one salt.
 pub fn root(pool_or_model: &[u8], salt: Option<u64>) -> u64 {
     keyed(b'c', pool_or_model, salt, GENERIC_FORM)
 }
 
-/// The same of a prompt in the form that its engine gives it: whatever pool it is asked for, the engine's cache is one
-/// for all that name its base model. `adapter`: the one that computes it, if any, by [`adapter_hash`].
+/// Returns the root for a prompt in the form that its engine gives it: an engine has one cache for all pools with its
+/// base model. `adapter`: the [`adapter_hash`] of the one that computes it, if any.
 pub fn form_root(adapter: Option<u64>, salt: Option<u64>, form: u64) -> u64 {
     let name = adapter.map(u64::to_le_bytes);
     keyed(b'f', name.as_ref().map_or(&[], |name| &name[..]), salt, form)
 }
 
-/// An adapter as [`form_root`] has it: equal to that of the same name in a body's `lora_path`.
+/// Returns the hash of an adapter for [`form_root`], equal to that of the same name in a body's `lora_path`.
 pub fn adapter_hash(name: &[u8]) -> u64 {
     xxh64(name, 0)
 }
 
-/// The canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In the first one all
-/// media were alike, the second and the fourth were hashed otherwise, in the third media were a few bytes: what is left
-/// of their chains, in files and logs, is equal to none of today's.
+/// Number of the canonical form that [`crate::scan`] makes of every prompt, whatever the model's template. In form 1
+/// all media were alike, forms 2 and 4 were hashed in other ways, in form 3 media were a few bytes. What is left of
+/// their chains, in files and logs, equals none of today's.
 const GENERIC_FORM: u64 = 5;
 
-/// The key of a session in a pool. `session` is the XXH64 of its text: [`text_hash`], or
+/// Returns the key of a session in a pool. `session` is the XXH64 of its text: [`text_hash`], or
 /// [`crate::scan::Facts::session`].
 pub fn session_key(pool_or_model: &[u8], session: u64) -> u64 {
     keyed(b's', pool_or_model, None, session)
 }
 
-/// The hash of a text that stands beside a body, equal to that of the same text in one of its fields: a session in a
+/// Returns the hash of a text outside a body, equal to that of the same text in one of its fields: a session in a
 /// header field, the salt of an engine's event.
 pub fn text_hash(text: &[u8]) -> u64 {
     xxh64(text, 0)
@@ -92,9 +93,9 @@ mod tests {
         assert_eq!(distinct.len(), keys.len());
     }
 
-    /// Fronts of different releases are to agree: a change of these values, or of how prompts are hashed, which is
-    /// pinned in `scan::lanes`, moves every key of every fleet, every session, and leaves all that was kept of caches
-    /// unfound. Computed by another implementation of XXH64.
+    /// Fronts of different releases must agree: a change of these values, or of how prompts are hashed, which is pinned
+    /// in `scan::lanes`, moves every key of every fleet, every session, and makes all that was kept of caches useless.
+    /// Computed by another implementation of XXH64.
     #[test]
     fn key_is_pinned() {
         assert_eq!(key(b"llama", Some(7), &prefix(0x1234)), 0x3af6_f7de_52cc_cc67);

@@ -1,4 +1,4 @@
-//! Where control and shards meet: snapshot and rules, each replaced whole, and the few flags of the process.
+//! What control and shards share: snapshot and rules, each replaced as a whole, and the few flags of the process.
 
 mod doing;
 mod records;
@@ -20,7 +20,7 @@ pub use records::Records;
 #[derive(Debug)]
 pub struct Published {
     snapshot: ArcSwap<Snapshot>,
-    /// Rules that replace those the shards began with.
+    /// Rules that replace those that the shards began with.
     rules: ArcSwapOption<Rules>,
 }
 
@@ -30,7 +30,7 @@ pub type Reader = Cache<&'static ArcSwap<Snapshot>, Arc<Snapshot>>;
 pub type RulesReader = Cache<&'static ArcSwapOption<Rules>, Option<Arc<Rules>>>;
 
 impl Published {
-    /// Starts with `first`. Lives as long as the process, so that shards may hold plain references.
+    /// Makes it with the snapshot `first`. It lives as long as the process, so that shards may hold plain references.
     pub fn leak(mut first: Snapshot) -> &'static Published {
         first.seal();
         Box::leak(Box::new(Published { snapshot: ArcSwap::from_pointee(first), rules: ArcSwapOption::empty() }))
@@ -47,17 +47,17 @@ impl Published {
         self.rules.store(Some(Arc::new(rules)));
     }
 
-    /// The snapshot as it is now, for control and the admin listener.
+    /// Returns the current snapshot, for control and the admin listener.
     pub fn current(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// A reader for one shard.
+    /// Makes a reader for one shard.
     pub fn reader(&'static self) -> Reader {
         Cache::new(&self.snapshot)
     }
 
-    /// The same for rules.
+    /// Makes a reader of rules.
     pub fn rules_reader(&'static self) -> RulesReader {
         Cache::new(&self.rules)
     }
@@ -74,19 +74,20 @@ pub struct Process {
 }
 
 impl Process {
-    /// For `shards` shards, none of them serving yet. Lives as long as the process.
+    /// Makes it for `shards` shards, none of them serving yet. It lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
         let [leaving, draining, has_successor] = [false; 3].map(AtomicBool::new);
         Box::leak(Box::new(Process { leaving, draining, has_successor, cut: AtomicU64::new(0), shards }))
     }
 
-    /// The process was told to end, and drains next: `/readyz` says so, and no other process may take its place.
+    /// Notes that the process was told to end, and drains next: `/readyz` says so, and no other process may take its
+    /// place.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
     }
 
-    /// Whether it was told to end.
+    /// Whether the process was told to end.
     pub fn leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
@@ -96,19 +97,19 @@ impl Process {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether it ends, or was told to: nothing new may begin.
+    /// Whether the process ends, or was told to: nothing new may begin.
     pub fn is_ending(&self) -> bool {
         self.leaving() || self.draining()
     }
 
-    /// Begins the drain, also where shards sleep; there is no way back.
+    /// Begins the drain and wakes sleeping shards; it cannot be taken back.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.shards.iter().for_each(|shard| shard.wake());
     }
 
-    /// Another process serves from the same sockets: drains without closing connections
-    /// that may be asked on this moment.
+    /// Begins the drain because another process serves from the same sockets: connections on which the client may ask
+    /// at this moment are not closed.
     pub fn give_way(&self) {
         self.has_successor.store(true, Ordering::Release);
         self.drain();
@@ -119,17 +120,17 @@ impl Process {
         self.has_successor.load(Ordering::Acquire)
     }
 
-    /// A request of a shard's has lasted longer than a drain may.
+    /// Counts a request that was cut because it lasted longer than a drain may.
     pub fn count_cut(&self) {
         self.cut.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many have, once all shards have ended.
+    /// Number of requests that were cut, complete once all shards have ended.
     pub fn cut(&self) -> u64 {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// One entry a shard. A shard writes its own only.
+    /// One entry for each shard. A shard writes only its own.
     pub fn shards(&self) -> &[CachePadded<ShardState>] {
         &self.shards
     }
@@ -144,7 +145,7 @@ impl Process {
 #[derive(Debug)]
 pub struct ShardState {
     phase: AtomicU8,
-    /// And why so.
+    /// The driver in use, and why.
     driver: OnceLock<(DriverInUse, String)>,
     bell: ArcSwapOption<OwnedFd>,
     doing: DoingCell,
@@ -154,7 +155,7 @@ pub struct ShardState {
     wedged: AtomicBool,
 }
 
-/// A shard's wants that control has not seen yet, at most.
+/// Most sets of tools of one shard that wait for control.
 const WANTED_MAX: usize = 4;
 
 impl Default for ShardState {
@@ -193,7 +194,7 @@ pub enum DriverInUse {
 }
 
 impl DriverInUse {
-    /// As metrics name it.
+    /// The name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             DriverInUse::Epoll => "epoll",
@@ -203,32 +204,33 @@ impl DriverInUse {
 }
 
 impl ShardState {
-    /// The shard's listeners are open and it moves bytes with `driver`, for the reason `why`.
+    /// Notes that the shard's listeners are open and that it moves bytes with `driver`, for the reason `why`.
     pub fn now_serves(&self, driver: DriverInUse, why: &str) {
         self.driver.get_or_init(|| (driver, why.to_owned()));
         self.phase.store(Phase::Serving as u8, Ordering::Release);
     }
 
-    /// The shard's driver returns from its wait when `bell`, an eventfd, is rung. To be said before it serves.
+    /// Sets the eventfd `bell`, at which the shard's driver returns from its wait. To be called before the shard
+    /// serves.
     pub fn wakes_by(&self, bell: Arc<OwnedFd>) {
         self.bell.store(Some(bell));
     }
 
-    /// Has the shard take a turn now. One without a bell looks around by itself within a second.
+    /// Has the shard take a turn now. A shard without a bell takes one within a second.
     fn wake(&self) {
         if let Some(bell) = self.bell.load_full() {
-            // It fails where the bell is ringing already.
+            // It fails if the bell is ringing already.
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// The shard's thread ends, and needs no bell.
+    /// Notes that the shard's thread ends, and needs no bell.
     pub fn now_ends(&self) {
         self.bell.store(None);
         self.phase.store(Phase::Ended as u8, Ordering::Release);
     }
 
-    /// Where it is in its life.
+    /// Returns where the shard is in its life.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Starting,
@@ -237,42 +239,42 @@ impl ShardState {
         }
     }
 
-    /// What it is doing.
+    /// What the shard is doing.
     pub fn doing(&self) -> &DoingCell {
         &self.doing
     }
 
-    /// What it tells the access log.
+    /// The shard's records for the access log and receipts.
     pub fn records(&self) -> &Records {
         &self.records
     }
 
-    /// Sets of tools of which it wants to know how chats with them are written.
+    /// Sets of tools for which the shard wants to know how chats with them are written.
     pub fn toolsets(&self) -> &ArrayQueue<Wanted> {
         &self.toolsets
     }
 
-    /// Control sees whether it has stood still for long.
+    /// Sets whether control sees the shard stand still for long.
     pub fn set_wedged(&self, wedged: bool) {
         self.wedged.store(wedged, Ordering::Relaxed);
     }
 
-    /// Whether control sees it stand still, and has for long.
+    /// Whether control sees the shard stand still for long.
     pub fn is_wedged(&self) -> bool {
         self.wedged.load(Ordering::Relaxed)
     }
 
-    /// Control saw it stand still.
+    /// Counts that control saw the shard stand still.
     pub fn count_stall(&self) {
         self.stalls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it was seen to stand still.
+    /// How often the shard was seen to stand still.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// How it moves bytes, as metrics name it, and why so, in words.
+    /// Returns the driver's name in metrics, and why it is in use, in words.
     pub fn driver(&self) -> (&'static str, &str) {
         self.driver.get().map_or(("undecided", ""), |(driver, why)| (driver.as_str(), why))
     }

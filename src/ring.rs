@@ -9,14 +9,14 @@
 //! XXH64( seed 0,  name as UTF-8  |  0xFF  |  i as 4 bytes, little endian )
 //! ```
 //!
-//! Where these would be more than 2^20, `replication` is 2^20 over the sum of all weights, rounded down.
+//! If these would be more than 2^20, `replication` is 2^20 over the sum of all weights, rounded down.
 //!
 //! 0xFF occurs in no UTF-8 text and `i` has a fixed width, so that no two (name, i) make the same
 //! bytes: "x-1" with 12 and "x-11" with 2 are different points.
 //!
-//! The place of a point, and of a key, is the upper 48 bits of its hash. Points stand in ascending order
-//! of their places, those of one place in the order of their names' bytes. The home of a key is the endpoint
-//! of the first point whose place is not below the key's; past the last point the ring goes on with the first.
+//! The place of a point, and of a key, is the upper 48 bits of its hash. Points are in ascending order of their places;
+//! points of one place are in the order of their names' bytes. The home of a key is the endpoint of the first point
+//! whose place is not below the key's; after the last point the ring goes on with the first.
 
 use xxhash_rust::xxh64::Xxh64;
 
@@ -24,36 +24,35 @@ use crate::limits::{REPLICATION_MAX, RING_POINTS_MAX, WEIGHT_MAX};
 
 /// Seed of every point. Changing it moves every key of every fleet.
 const SEED: u64 = 0;
-/// Between name and index; cannot appear in UTF-8.
+/// The byte between name and index, which cannot appear in UTF-8.
 const SEPARATOR: u8 = 0xFF;
-/// The bits of a hash that are its place.
+/// Mask of the bits of a hash that are its place.
 const PLACE: u64 = !0xFFFF;
-/// Points per bucket of the directory, on average: about a cache line of hashes.
+/// Most points per bucket, on average: half a cache line.
 const POINTS_PER_BUCKET: usize = 4;
 
-/// One member of a ring: where its counters lie (no part of its points), the name its points are made
-/// from, and the weight that multiplies them.
+/// One member of a ring: its slot (no part of its points), the name that its points are made from, and the weight that
+/// multiplies them.
 pub type Member<'a> = (u16, &'a str, u32);
 
 /// The points of a set of endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    /// Ascending by place: place in the upper 48 bits, slot in the lower 16. One load answers who stands
-    /// where, and a cache line holds the next seven points of a walk.
+    /// In ascending order: the place in the upper 48 bits, the slot in the lower 16. One load gives both, and a cache
+    /// line holds the next seven points of a walk.
     points: Box<[u64]>,
-    /// By the top bits of a place: the first point that is not below the bucket. Points are uniform, so
-    /// a search reads one entry and walks a few points, where bisection would miss the cache 17 times.
+    /// By the top bits of a place: the first point that is not below the bucket. Points are uniform, so that a search
+    /// reads one entry and walks a few points, while bisection would miss the cache 17 times.
     buckets: Box<[u32]>,
     /// How far a hash is shifted right to give its bucket.
     shift: u32,
-    /// How many endpoints have points.
+    /// Number of endpoints that have points.
     members: usize,
 }
 
 impl Ring {
-    /// Places `replication` points per unit of weight for each member. Weights and replication are
-    /// held to 1..=[`WEIGHT_MAX`] and 1..=[`REPLICATION_MAX`],
-    /// and replication to what makes [`RING_POINTS_MAX`] points.
+    /// Places `replication` points per unit of weight for each member. Weights are clamped to 1..=[`WEIGHT_MAX`],
+    /// replication to 1..=[`REPLICATION_MAX`] and so that there are at most [`RING_POINTS_MAX`] points.
     pub fn build(members: &[Member<'_>], replication: u32) -> Ring {
         let weights: u32 = members.iter().map(|(.., weight)| (*weight).clamp(1, WEIGHT_MAX)).sum();
         let most = (RING_POINTS_MAX / weights.max(1)).max(1);
@@ -76,26 +75,26 @@ impl Ring {
         }
     }
 
-    /// How many endpoints have points.
+    /// Number of endpoints that have points.
     #[inline]
     pub fn members(&self) -> usize {
         self.members
     }
 
-    /// How many points there are.
+    /// Number of points.
     #[inline]
     pub fn points(&self) -> usize {
         self.points.len()
     }
 
-    /// The endpoints of all points, clockwise from the key, once round. Most endpoints come many times.
+    /// Returns the slots of all points, clockwise from the key, once round. Most slots come many times.
     #[inline]
     pub fn walk(&self, key: u64) -> impl Iterator<Item = u16> + Clone + '_ {
         let (before, after) = self.points.split_at(self.first_at(key));
         after.iter().chain(before).map(|&point| point as u16)
     }
 
-    /// Index of the first point not below the key; the number of points where none is.
+    /// Returns the index of the first point not below the key; the number of points if there is none.
     #[inline]
     fn first_at(&self, key: u64) -> usize {
         let bucket = (key >> (self.shift & 63)) as usize;
@@ -105,7 +104,7 @@ impl Ring {
     }
 }
 
-/// Hash of point `i` of an endpoint; the byte layout stands at the top of this file.
+/// Returns the hash of point `i` of an endpoint; the byte layout is at the top of this file.
 fn point(name: &str, i: u32) -> u64 {
     let mut hash = Xxh64::new(SEED);
     hash.update(name.as_bytes());
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(Ring::build(&[member(0, "a")], u32::MAX).points(), REPLICATION_MAX as usize);
     }
 
-    /// Who is used to weights of 100 gives each engine one, and has a ring that is built in no time all the same.
+    /// If every engine has a weight of 100, the ring is still built in no time.
     #[test]
     fn heavy_weights_make_no_larger_ring_than_is_of_use() {
         let names: Vec<String> = (0..400).map(|i| format!("engine-{i}")).collect();

@@ -1,9 +1,8 @@
-//! A table whose keys go stale: a slot number is used again, its generation is not.
+//! A table whose keys go stale: a slot number is used again, but with another generation.
 //!
-//! Entries live in pages that are never moved, so that ten thousand idle connections cost what they
-//! hold and growth copies nothing.
+//! Entries live in pages that are never moved: growth copies nothing.
 
-/// Names one entry for as long as it lives; afterwards it names nothing.
+/// Names one entry while it is in the table, and nothing afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Key {
     index: u32,
@@ -11,18 +10,18 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key as one word, for the kernel's user data.
+    /// Returns the key as one word, for the kernel's user data.
     pub fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The key behind [`Key::to_u64`]. Any word is safe to look up: it finds its entry or nothing.
+    /// Returns the key of a word that [`Key::to_u64`] made. Any word is safe to look up: it finds its entry or nothing.
     pub fn from_u64(word: u64) -> Key {
         Key { index: word as u32, generation: (word >> 32) as u32 }
     }
 }
 
-/// Generations wrap at 30 bits, so that a key and two bits more fit one word.
+/// Generations wrap at 30 bits, so that a key and two more bits fit into one word.
 const GENERATIONS: u32 = u32::MAX >> 2;
 const PAGE: usize = 128;
 
@@ -31,12 +30,12 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
-/// Of a length that is known when it is compiled: a place in it needs no check. It begins with a line of the cache, so
-/// that a slot of 64 bytes is one: among many connections each is looked up where no cache holds it.
+/// A page of constant length, so that a place in it needs no bounds check. It is aligned to a cache line, so that a
+/// slot of 64 bytes is one line: with many connections each look-up misses the cache.
 #[repr(align(64))]
 struct Page<T>([Slot<T>; PAGE]);
 
-/// The table.
+/// A table of entries under [`Key`]s.
 pub struct Slots<T> {
     pages: Vec<Box<Page<T>>>,
     free: Vec<u32>,
@@ -50,18 +49,18 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Entries alive.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is alive.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Stores `entry` under a key that names nothing else: of one slot they come again after 2^30 uses, which takes
-    /// days, and whoever keeps a stale one does so for half a minute at most.
+    /// Stores `entry` under a new key. A slot's keys repeat after 2^30 uses, which takes days, while a stale key is
+    /// kept for half a minute at most.
     pub fn insert(&mut self, entry: T) -> Key {
         if self.free.is_empty() {
             self.grow();
@@ -89,27 +88,27 @@ impl<T> Slots<T> {
         (slot.generation == key.generation).then_some(slot)
     }
 
-    /// The entry under `key`, unless it is gone.
+    /// Returns the entry under `key`, unless it is gone.
     pub fn get(&self, key: Key) -> Option<&T> {
         self.slot(key)?.entry.as_ref()
     }
 
-    /// The entry under `key`, unless it is gone.
+    /// Returns the entry under `key`, unless it is gone.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.slot_mut(key)?.entry.as_mut()
     }
 
-    /// Reads where this key's entry is, and waits for nothing of it: it may have come from memory by the time it is
-    /// asked for.
+    /// Reads the memory of this key's entry without waiting for it, so that it may be in the cache by the time it is
+    /// needed.
     pub fn touch(&self, key: Key) {
         if let Some(page) = self.pages.get(key.index as usize / PAGE) {
             let slot = &page.0[key.index as usize % PAGE];
-            // They may lie in two lines of the cache.
+            // The two may be in different cache lines.
             std::hint::black_box((slot.generation, slot.entry.is_some()));
         }
     }
 
-    /// Takes the entry out; the key is stale from here on.
+    /// Takes the entry out; the key is stale from then on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slot_mut(key)?;
         let entry = slot.entry.take()?;
@@ -119,12 +118,12 @@ impl<T> Slots<T> {
         Some(entry)
     }
 
-    /// The keys alive, in slot order. Walks the whole table: for shutdown and reports.
+    /// Returns the keys of all entries, in slot order. Walks the whole table: for shutdown and reports.
     pub fn keys(&self) -> Vec<Key> {
         self.keys_where(|_| true)
     }
 
-    /// The same of entries of a kind.
+    /// Returns the same for entries for which `is` holds.
     pub fn keys_where(&self, is: impl Fn(&T) -> bool) -> Vec<Key> {
         let slots = self.pages.iter().flat_map(|page| page.0.iter());
         let alive = slots.enumerate().filter(|(_, slot)| slot.entry.as_ref().is_some_and(&is));

@@ -17,72 +17,72 @@ pub use crate::policy::{Pool, PoolId};
 /// One immutable view of the fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Counts publications.
+    /// Number of this publication.
     pub epoch: u64,
-    /// By slot; `None` where the slot is free.
+    /// By slot; `None` if the slot is free.
     pub endpoints: Vec<Option<Endpoint>>,
     /// By [`PoolId`].
     pub pools: Vec<Pool>,
-    /// Served id to pool.
+    /// The pool of each served id.
     pub models: Arc<HashMap<Box<[u8]>, PoolId>>,
-    /// The pool of requests that name no model, or cannot be scanned, when there are several: of the model that is
-    /// configured for these, else of the base model where all engines serve the same.
+    /// The pool of requests that name no model or cannot be scanned, if there are several pools: that of the model
+    /// configured for these, else of the base model if all engines serve the same.
     pub default_pool: Option<PoolId>,
-    /// The pool of engines that have not said what they serve: a model that nobody else serves may be theirs.
+    /// The pool of engines that have not said what they serve: it gets requests for models that no other pool serves.
     pub unlearnt: Option<PoolId>,
-    /// The one pool that has members or is to have some, if it is one: a request's `model` is then not asked for.
+    /// The only pool that has members or is to have some, if there is just one: a request's `model` then need not be
+    /// known.
     pub only: Option<PoolId>,
     /// Whether control has learnt the models of every endpoint.
     pub models_complete: bool,
-    /// Who holds which prefixes, as far as is known; shared and alive, the same in every snapshot of a process. `None`:
-    /// no pool chooses by that.
+    /// Which endpoints hold which prefixes, as far as is known. It changes in place, and is the same in every snapshot
+    /// of a process. `None`: no pool's policy uses it.
     pub index: Option<Arc<Index>>,
-    /// What bodies are scanned for, the same for all pools: which one it is shows only in the body.
+    /// What bodies are scanned for. It is the same for all pools, as the body itself tells which pool it is for.
     pub plan: Arc<Plan>,
-    /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed when the snapshot is
-    /// sealed.
+    /// Whether any endpoint's kernel refuses its probes ([`Endpoint::refuses_probes`]); computed by [`Snapshot::seal`].
     pub any_refuses: bool,
-    /// Whether any is one of several ranks ([`Endpoint::rank`]); likewise.
+    /// Whether any endpoint is one of several ranks ([`Endpoint::rank`]); computed by [`Snapshot::seal`].
     pub any_ranked: bool,
-    /// What the policies of the pools need to know before they choose; computed when the snapshot is sealed.
+    /// What the pools' policies need to know before they choose; computed by [`Snapshot::seal`].
     pub needs: Needs,
     /// Names of header fields that may carry a session key, best first, in lower case.
     pub session_headers: Arc<[Box<str>]>,
-    /// `GET /v1/models` and `/v1/models/{id}`.
+    /// The answers to `GET /v1/models` and `/v1/models/{id}`.
     pub models_answer: Arc<ModelsAnswer>,
 }
 
-/// How `GET /v1/models` is answered.
+/// How `GET /v1/models` and requests for single models are answered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelsAnswer {
-    /// The merged list as JSON; `None`: nothing is known yet, or not who may see it:
-    /// the request is relayed to an engine.
+    /// The merged list as JSON. `None`: nothing is known yet, or it is not known who may see it; the request is then
+    /// relayed to an engine.
     pub list: Option<Bytes>,
-    /// There are models that are not told here: an id that is not among these may be one of them.
+    /// Whether there are models that the list does not tell: an unknown id may be one of them.
     pub hides_some: bool,
     /// One model's card by id.
     pub cards: HashMap<Box<[u8]>, Bytes>,
-    /// XXH3-64 of each `Authorization` value that the engines accept; empty: they ask for none.
+    /// XXH3-64 of each `Authorization` value that the engines accept; empty: they ask for none, or none is known.
     pub authorizations: Vec<u64>,
-    /// An engine asks for keys, whether one is known that it takes or not.
+    /// Whether an engine asks for keys, known or not.
     pub asks_keys: bool,
 }
 
 /// The pool selected for a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Selected<'a> {
-    /// Choose among its members.
+    /// One of this pool's members is to be chosen.
     Pool(&'a Pool),
-    /// No endpoint serves this id: 404 as vLLM's.
+    /// No endpoint serves this id: answered 404, as vLLM does.
     UnknownModel,
-    /// Several pools of different engines, no model in the request, no default pool: 400.
+    /// There are several pools, the request names no model, and there is no default pool: answered 400.
     NoModel,
-    /// Nothing is configured or learnt: 503.
+    /// There are no pools, as nothing is configured or learnt: answered 503.
     Empty,
 }
 
 impl Snapshot {
-    /// A sealed snapshot with one pool of these endpoints, which serve whatever is asked for.
+    /// Makes a sealed snapshot with one pool of these endpoints, which serve whatever is asked for.
     pub fn of_one_pool(endpoints: Vec<Endpoint>, settings: Settings) -> Snapshot {
         let points: Vec<_> = endpoints.iter().map(|one| (one.id.slot, &*one.name, one.weight)).collect();
         let ring = Arc::new(Ring::build(&points, settings.replication));
@@ -98,8 +98,9 @@ impl Snapshot {
         snapshot
     }
 
-    /// Computes what choices read of the endpoints (who is eligible, weights, foreign load) for every pool, and what
-    /// has to be known before one; publication calls it, so that no choice sees health or load of an earlier snapshot.
+    /// Computes for every pool what choices read of the endpoints (which are eligible, weights, foreign load), and what
+    /// must be known before a choice. Publication calls it, so that no choice sees health or load of an earlier
+    /// snapshot.
     pub fn seal(&mut self) {
         self.any_refuses = self.endpoints.iter().flatten().any(|endpoint| endpoint.refuses_probes);
         self.any_ranked = self.endpoints.iter().flatten().any(|endpoint| endpoint.rank.is_some());
@@ -107,11 +108,11 @@ impl Snapshot {
         for pool in &self.pools {
             self.needs = self.needs | pool.settings.needs();
             if pool.form.is_some() {
-                // What stands at a body's end may change how its prompt is written.
+                // A field at a body's end may change how its prompt is written.
                 self.needs = self.needs | Needs::WHOLE;
             }
         }
-        // Base model and adapters mostly have equal members: they share one table.
+        // Base model and adapters usually have equal members: they share one table.
         let mut sealed: HashMap<*const u16, usize> = HashMap::new();
         for at in 0..self.pools.len() {
             let (before, rest) = self.pools.split_at_mut(at);
@@ -132,8 +133,8 @@ impl Snapshot {
         self.any_refuses && refusing.any(|endpoint| in_flight(endpoint.id.slot) > 0)
     }
 
-    /// Which endpoints may stand in for each other, those of a pool and of pools that have endpoints in common: for
-    /// each slot the lowest one of these. Slots behind the last that a pool has are left out.
+    /// Groups endpoints that share pools, directly or by further pools: gives for each slot the lowest slot of its
+    /// group. Slots beyond the highest that a pool has are left out.
     pub fn islands(&self) -> Vec<u16> {
         let last = self.pools.iter().filter_map(|pool| pool.members.last()).max();
         let mut islands: Vec<u16> = last.map_or_else(Vec::new, |last| (0..=*last).collect());
@@ -150,19 +151,19 @@ impl Snapshot {
                 islands[usize::from(one.max(other))] = one.min(other);
             }
         }
-        // Each points to a lower one, which is settled by then.
+        // Each entry refers to a lower one, which is final by then.
         for slot in 0..islands.len() {
             islands[slot] = islands[usize::from(islands[slot])];
         }
         islands
     }
 
-    /// The endpoint an id was chosen for, unless its slot has another tenant by now.
+    /// Returns the endpoint with this id, unless its slot is another endpoint's by now.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
         self.at(id.slot).filter(|endpoint| endpoint.id == id)
     }
 
-    /// Whichever endpoint has this slot now.
+    /// Returns the endpoint that has this slot now.
     pub fn at(&self, slot: u16) -> Option<&Endpoint> {
         self.endpoints.get(usize::from(slot))?.as_ref()
     }
@@ -172,7 +173,7 @@ impl Snapshot {
         self.only_pool().is_some()
     }
 
-    /// That pool.
+    /// Returns the pool of all requests, if it is known without their `model`.
     pub fn only_pool(&self) -> Option<&Pool> {
         match (self.pools.as_slice(), self.only) {
             ([only], _) => Some(only),
@@ -181,33 +182,33 @@ impl Snapshot {
         }
     }
 
-    /// The pool for a request's `model`. With one pool its model is not asked for: the engine judges it.
+    /// Selects the pool for a request's `model`. With only one pool the `model` does not matter: the engine judges it.
     pub fn select(&self, model: Option<&[u8]>) -> Selected<'_> {
         if let Some(only) = self.only_pool() {
             return Selected::Pool(only);
         }
-        // An empty `model` is none, as for vLLM, whose base model then answers.
+        // An empty `model` counts as none, as in vLLM, where the base model then answers.
         match (self.pools.as_slice(), model.filter(|model| !model.is_empty())) {
             ([], _) => Selected::Empty,
             (_, Some(model)) => match self.models.get(model) {
                 Some(id) => Selected::Pool(&self.pools[id.0 as usize]),
                 None => match self.adapter_on_base(model) {
                     Some(pool) => Selected::Pool(pool),
-                    // A request that names a model wants no other: the default's engines would answer with theirs, or
-                    // 404.
+                    // A request that names a model does not get the default pool, whose engines would answer with
+                    // another model, or with 404.
                     None => self.pool_or(self.unlearnt, Selected::UnknownModel),
                 },
             },
             (_, None) => {
-                // Engines without an address yet cannot be asked.
+                // A pool of engines without addresses yet does not count.
                 let unlearnt = self.unlearnt.filter(|id| self.live_pool(*id).is_some());
                 self.pool_or(self.default_pool.or(unlearnt), Selected::NoModel)
             }
         }
     }
 
-    /// The pool of an adapter that is named as SGLang has it, `base:adapter`; where nobody lists it, its base's engines
-    /// judge, and what they compute is taken for the base's. No base has a colon in its name there.
+    /// Returns the pool of an adapter that is named as in SGLang, `base:adapter`. If no engine lists it, the base's
+    /// engines judge, and what they compute counts as the base's. Names of bases have no colon there.
     fn adapter_on_base(&self, model: &[u8]) -> Option<&Pool> {
         let colon = model.iter().position(|byte| *byte == b':')?;
         let pool = |name: &[u8]| self.models.get(name).map(|id| &self.pools[id.0 as usize]);
@@ -216,7 +217,7 @@ impl Snapshot {
         Some(pool(&model[colon + 1..]).filter(on_base).unwrap_or(base))
     }
 
-    /// The pool for a `model` whose name is too long to be kept: no engine is known to serve it.
+    /// Selects the pool for a `model` whose name is too long to be kept: no engine is known to serve it.
     pub fn select_overlong(&self) -> Selected<'_> {
         match self.only_pool() {
             Some(only) => Selected::Pool(only),
@@ -225,17 +226,17 @@ impl Snapshot {
         }
     }
 
-    /// The pool of that id, though nobody may serve it any more.
+    /// Returns the pool of that id, even if no endpoint serves it any more.
     pub fn pool(&self, id: PoolId) -> Option<&Pool> {
         self.pools.get(usize::from(id.0))
     }
 
-    /// The same while anybody serves it.
+    /// Returns the pool of that id if an endpoint serves it.
     pub fn live_pool(&self, id: PoolId) -> Option<&Pool> {
         self.pool(id).filter(|pool| !pool.members.is_empty())
     }
 
-    /// A pool whose engines may answer requests that concern no model in particular.
+    /// Returns a pool whose engines may answer requests that are not about a particular model.
     pub fn any_pool(&self) -> Option<&Pool> {
         let takes_requests = |pool: &&Pool| !pool.eligible().slots().is_empty();
         let in_service = |pool: &&Pool| takes_requests(pool) && !pool.eligible().last_resort();
@@ -251,9 +252,9 @@ impl Snapshot {
 mod tests {
     use super::*;
 
-    /// A dead engine without requests is nothing to look for among all clients.
+    /// For a dead engine without requests the clients need not be searched.
     #[test]
-    fn only_who_has_requests_is_deserted() {
+    fn only_an_engine_with_requests_is_deserted() {
         let endpoint = |slot, refuses_probes| {
             let id = crate::fleet::EndpointId { slot, generation: 1 };
             Some(Endpoint { refuses_probes, ..Endpoint::new(id, "gpu".into(), ([10, 0, 0, 1], 80).into()) })
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_behind_its_bases_name_is_asked_of_who_has_it() {
+    fn an_adapter_after_its_bases_name_is_asked_of_engines_that_have_it() {
         let ring = Arc::new(Ring::build(&[], 1));
         let served = [
             ("base", false, [0, 1, 2].as_slice()),

@@ -1,10 +1,11 @@
-//! From one process to the one that takes its place: its listening sockets, so that no connection is refused meanwhile.
+//! Hands the listening sockets from one process to the one that takes its place, so that no connection is refused
+//! meanwhile.
 //!
 //! The heir is started with the same arguments, one end of a socket pair as its standard input and [`HEIR`] in its
-//! environment, by a process between that ends at once: it is nobody's child, and a service manager sees it die also
-//! while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only
-//! then does the process that started it let go of its own. A socket that both have open loses
-//! no connection that waits in it.
+//! environment. A process in between starts it and ends at once, so that the heir is nobody's child, and a service
+//! manager sees it die even while its predecessor lives. The heir gets the sockets (SCM_RIGHTS), serves from them, and
+//! says so with one byte; only then the predecessor closes its own. A connection that waits in a socket that both have
+//! open is not lost.
 
 mod activation;
 
@@ -28,15 +29,15 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// Set in the environment of a process that is to take another's place, and of the one that starts it.
+/// Name of a variable in the environment of a process that is to take another's place, and of the one that starts it.
 pub const HEIR: &str = "WARMFRONT_HEIR";
 const STARTS_IT: &str = "starts";
 const TAKES_PLACE: &str = "takes-place";
-/// Longest wait for a predecessor that was told to let go.
+/// Longest wait for a predecessor to let go.
 const LETTING_GO: Duration = Duration::from_secs(5);
-/// The kernel passes at most 253 descriptors in one message.
+/// Descriptors in one message; the kernel passes at most 253.
 const AT_ONCE: usize = 64;
-/// A watchdog watches the process that it was set for.
+/// Variable that is not passed on: a watchdog watches the process that it was set for.
 const NOT_INHERITED: &str = "WATCHDOG_PID";
 
 /// Sockets that are handed on.
@@ -48,20 +49,20 @@ pub struct Estate {
     pub listeners: Vec<OwnedFd>,
 }
 
-/// What a process begins with that others opened.
+/// Sockets that others opened, with which a process begins.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The admin listener.
     pub admin: Option<OwnedFd>,
     /// Listeners for clients.
     pub listeners: Vec<OwnedFd>,
-    /// Who is to be told that this process serves.
+    /// The predecessor, which is to be told that this process serves.
     pub predecessor: Option<Predecessor>,
 }
 
-/// Takes what a predecessor hands on; where there is none, what systemd opened for this process (socket activation)
-/// or kept of one that is gone (descriptor store). `admin` tells which of these is for the admin listener.
-/// To be called before there are threads: it clears what the environment says of these sockets.
+/// Takes what a predecessor hands on; if there is none, what systemd opened for this process (socket activation) or
+/// kept of one that is gone (descriptor store). `admin` tells which of these is the admin listener. To be called before
+/// there are threads: it removes the variables about these sockets from the environment.
 ///
 /// # Errors
 /// When sockets that were announced do not come, or are no TCP listeners.
@@ -75,23 +76,23 @@ pub fn inherit(admin: SocketAddr) -> io::Result<Inherited> {
     }
 }
 
-/// Whether systemd announces sockets to this process. To be asked before [`inherit`], which clears that.
+/// Whether systemd announces sockets to this process. To be asked before [`inherit`], which removes the announcement.
 pub fn is_activated() -> bool {
     std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string())
 }
 
-/// The process between, which starts an heir and ends at once. What lies where the program did may be any other, and
-/// do neither.
+/// The process in between, which starts an heir and ends at once. If another program was put in the place of ours, it
+/// may do neither.
 #[derive(Debug)]
 pub struct Starter {
     program: PathBuf,
     process: Child,
-    /// Where its heir is heard.
+    /// Our end of the heir's socket pair.
     stream: UnixStream,
 }
 
 impl Starter {
-    /// Starts the program that this process was started from, as it is on disk now.
+    /// Starts the program that this process was started from, as it is now on disk.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -107,7 +108,7 @@ impl Starter {
     /// Whether it has started an heir, and ended.
     ///
     /// # Errors
-    /// When it has ended otherwise.
+    /// When it has ended with another status.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         let Some(status) = self.process.try_wait()? else { return Ok(false) };
         if status.success() {
@@ -116,12 +117,12 @@ impl Starter {
         Err(io::Error::other(format!("{} could not be started ({status})", self.program.display())))
     }
 
-    /// It is not waited for any more.
+    /// Kills it, when it is no longer waited for.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
     }
 
-    /// Likewise, and why.
+    /// Kills it, and returns why, `after` so long a wait.
     pub fn given_up(mut self, after: Duration) -> io::Error {
         self.kill();
         let _ = self.process.wait();
@@ -129,10 +130,11 @@ impl Starter {
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 
-    /// The heir that it has started, once that is heard. It has `patience` to begin, and to serve.
+    /// Waits for the heir that it has started to give its process id. The heir has `patience` for that, and then for
+    /// each further answer.
     ///
     /// # Errors
-    /// When it is not heard.
+    /// When the heir does not give it.
     pub fn heir(self, patience: Duration) -> io::Result<Heir> {
         let mut stream = self.stream;
         stream.set_read_timeout(Some(patience))?;
@@ -148,14 +150,13 @@ impl Starter {
 #[derive(Debug)]
 pub struct Heir {
     id: u32,
-    /// The same for as long as this is open: its number may be another's when it has ended. None where the kernel has
-    /// no such thing.
+    /// The process by descriptor: after its end its id may be another's. `None` if the kernel has no such descriptors.
     process: Option<OwnedFd>,
     stream: UnixStream,
 }
 
 impl Heir {
-    /// Hands it the sockets and waits until it serves. One that does not is ended.
+    /// Hands it the sockets and waits until it serves. An heir that does not is killed.
     ///
     /// # Errors
     /// When it does not take them, ends before, or takes too long.
@@ -168,7 +169,7 @@ impl Heir {
         Ok(self)
     }
 
-    /// It may have ended by itself, and its number be another's.
+    /// Kills it. It may have ended by itself, and its id be another's.
     fn kill(&self) {
         let _ = match (&self.process, Pid::from_raw(self.id.cast_signed())) {
             (Some(process), _) => pidfd_send_signal(process, Signal::KILL),
@@ -182,13 +183,13 @@ impl Heir {
         self.id
     }
 
-    /// Tells it that it alone speaks for the service now. It knows that this process lives for as long as `self` does.
+    /// Tells it that it alone now speaks for the service. It takes this process to live for as long as `self` does.
     pub fn tell_alone(&mut self) {
-        // If it is gone, whoever supervises it sees that.
+        // If it is gone, its supervisor sees that.
         let _ = self.stream.write_all(b"!");
     }
 
-    /// Has it read its configuration anew, and open its access log (SIGHUP).
+    /// Has it read its configuration anew, and reopen its access log (SIGHUP).
     ///
     /// # Errors
     /// When it is gone, or cannot be told apart from others.
@@ -196,7 +197,7 @@ impl Heir {
         self.signal(Signal::HUP)
     }
 
-    /// Has it start another process in its own place (SIGUSR2).
+    /// Has it start another process to take its place (SIGUSR2).
     ///
     /// # Errors
     /// When it is gone, or cannot be told apart from others.
@@ -210,7 +211,8 @@ impl Heir {
     }
 }
 
-/// Why an heir does not serve. To the kernel a wait that was too long is a want of something, and its end one of bytes.
+/// Says why an heir does not serve. The kernel reports a wait that was too long as WouldBlock, and its end as missing
+/// bytes.
 fn does_not_serve(stream: &UnixStream, error: &io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
     let patience = || stream.read_timeout().ok().flatten().unwrap_or_default();
@@ -222,7 +224,7 @@ fn does_not_serve(stream: &UnixStream, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("it did not come to serve{why}"))
 }
 
-/// Ends a process that was to take this one's place: what it has begun with clients it finishes.
+/// Ends a process that was to take this one's place; it still finishes what it has begun with clients.
 pub fn end(heir: u32) {
     if let Some(id) = Pid::from_raw(heir.cast_signed()) {
         // It may have ended by itself.
@@ -230,18 +232,18 @@ pub fn end(heir: u32) {
     }
 }
 
-/// Another process of this program, with the same arguments.
+/// Makes the command for another process of this program, with the same arguments.
 fn same(program: &Path, role: &str) -> Command {
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).env(HEIR, role);
     command
 }
 
-/// Where this process's program lies, also when another has been put in its place since.
+/// Returns the path of this process's program, also if another file has been put there since.
 ///
 /// # Errors
-/// When nothing there can be started. What else this process came from would be the old program, and no link leads to
-/// it any more.
+/// When the file there cannot be started. The file that this process came from would be the old program, and has no
+/// path any more.
 fn program() -> io::Result<PathBuf> {
     let path = CALLED.get_or_init(called).clone().map_or_else(started_from, Ok)?;
     let why = match path.metadata() {
@@ -263,24 +265,24 @@ fn is_executable(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }
 
-/// See [`called`], as it was when this process began: a link may lead to nothing by the time that it is needed.
+/// The result of [`called`] when this process began: a link may lead nowhere by the time that it is needed.
 static CALLED: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// The path that this process was called by, if its program lies there: the kernel knows only the file that it was,
-/// which stays the old one where a link to it was turned or it was moved aside.
+/// Returns the path by which this process was called, if its program is there. The kernel knows only the file that was
+/// started, which stays the old one if a link was changed or the file was moved away.
 fn called() -> Option<PathBuf> {
     let name = PathBuf::from(std::env::args_os().next()?);
     if name.as_os_str().as_bytes().contains(&b'/') {
         return Some(name).filter(|path| path.metadata().is_ok_and(|file| is_executable(&file)));
     }
-    // By a name, as a shell finds it. Anything may be called so.
+    // It is a name, as a shell finds it in PATH. Other programs may have the same name.
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let is_own = |path: &PathBuf| path.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (own.dev(), own.ino()));
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(&name)).find(is_own)
 }
 
-/// The file that the kernel started it from.
+/// Returns the path of the file that the kernel started this process from.
 fn started_from() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let bytes = path.as_os_str().as_bytes();
@@ -305,26 +307,28 @@ fn send(stream: &UnixStream, words: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Re
     if sent == words.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Tells the process whose place this one takes that it serves.
+/// The process whose place this one takes.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// This process serves. Returns once the other one has told the service manager which is which, or is gone.
+    /// Tells the predecessor that this process serves. Returns once the predecessor has told the service manager which
+    /// process is the main one, or is gone.
     pub fn let_go(&mut self) {
         let told = self.0.set_read_timeout(Some(LETTING_GO)).and_then(|()| self.0.write_all(b"!"));
-        // Where nobody listens any more, there is nobody to let go.
+        // If it no longer listens, it has nothing to let go.
         let _ = told.and_then(|()| self.0.read_exact(&mut [0]));
     }
 
-    /// Waits for its end: where a service manager stops this process, whatever is left of the service is killed.
+    /// Waits for the predecessor's end: when a service manager stops this process, it kills whatever is left of the
+    /// service.
     pub fn outlive(mut self) {
-        // It may say only now what was not waited for any more, and nothing else; an error is its end as well.
+        // A late answer to `let_go` may still come, and nothing else; an error is its end as well.
         let _ = self.0.set_read_timeout(None).and_then(|()| io::copy(&mut self.0, &mut io::sink()));
     }
 }
 
-/// What a predecessor hands on, if this process was started to take its place.
+/// Takes what a predecessor hands on, if this process was started to take its place.
 fn from_predecessor() -> io::Result<Option<(Estate, Predecessor)>> {
     match std::env::var_os(HEIR) {
         None => return Ok(None),
@@ -394,7 +398,7 @@ mod tests {
         }
     }
 
-    /// Its number may be another's by then.
+    /// Its id may be another process's by then.
     #[test]
     fn an_heir_that_does_not_serve_is_ended_and_nobody_else() {
         let [mut heir, mut other] = [(); 2].map(|()| Command::new("sleep").arg("600").spawn().unwrap());
@@ -432,7 +436,7 @@ mod tests {
         assert_eq!(serves(false), "it did not come to serve: it ended, and its own lines say why");
     }
 
-    /// One that was too busy to answer when it was told to let go still has its streams.
+    /// A predecessor that was too busy to answer when it was told to let go still has its streams.
     #[test]
     fn a_late_answer_is_not_the_predecessors_end() {
         let (mut older, younger) = UnixStream::pair().unwrap();

@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
-/// Pieces one send may have: a head, a body, a chunk's frame around data.
+/// Most pieces of one send: a head, a body, a chunk's frame around data.
 pub(super) const SEGMENTS_MAX: usize = 8;
-/// Pieces no longer than this together are copied into one: cheaper than telling the kernel of several.
+/// Pieces with no more bytes than this in all are copied into one: cheaper than to name each to the kernel.
 pub(super) const JOINED_BYTES_MAX: usize = 8 << 10;
 
-/// Bytes the kernel did not take yet.
+/// Bytes that the kernel did not take yet.
 #[derive(Default)]
 pub(super) struct Backlog {
     bytes: Vec<u8>,
@@ -19,12 +19,12 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// How many wait.
+    /// Returns how many bytes wait.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Keeps what is left of `pieces` behind the first `taken` bytes.
+    /// Keeps the bytes of `pieces` after the first `taken`.
     pub(super) fn push_rest<'a>(&mut self, pieces: impl Iterator<Item = IoSlice<'a>>, taken: usize) {
         let mut skip = taken;
         for piece in pieces {
@@ -34,7 +34,7 @@ impl Backlog {
         }
     }
 
-    /// Sends what it can of what a socket has waiting; true when nothing is left of it.
+    /// Sends as much of a socket's backlog as the kernel takes; true if nothing is left of it.
     pub(super) fn flush(waiting: &mut Option<Box<Backlog>>, socket: &OwnedFd) -> Result<bool, Errno> {
         if let Some(backlog) = waiting {
             backlog.sent += transmit(socket, &[IoSlice::new(&backlog.bytes[backlog.sent..])])?;
@@ -47,7 +47,7 @@ impl Backlog {
     }
 }
 
-/// What the kernel took of `pieces`, from their start.
+/// Sends `pieces` without waiting; returns how many bytes the kernel took.
 pub(super) fn transmit(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = match pieces {

@@ -1,10 +1,10 @@
-//! Descriptors are shared out: clients do not get those that their requests need, nor the data plane the last ones.
+//! Shares out descriptors: clients do not get those that their requests need, nor the data plane the last ones.
 //!
-//! A request needs a second descriptor, for its engine. Were clients let in until there is none left, those that are in
-//! could not be served: a crowd of idle ones would stop all. So accepting stops before, and the rest waits in the
-//! kernel's queue. Connections to engines in turn leave some to probes and to the admin listener, lest the front seems
-//! dead. The kernel gives out the lowest free number: what a new descriptor got tells how many are open, whoever
-//! opened them.
+//! A request needs a second descriptor, for its engine. If clients were let in until none is left, they could not be
+//! served: a crowd of idle ones would stop everything. So accepting stops before that, and further clients wait in the
+//! kernel's queue. Connections to engines in turn leave some descriptors to probes and to the admin listener, lest the
+//! front seems dead. The kernel gives out the lowest free number, so that a new descriptor's number tells how many are
+//! open in the whole process.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,14 +17,14 @@ use rustix::process::{Resource, getrlimit};
 use super::ACCEPTS_PER_VISIT;
 use crate::bout::Bout;
 
-/// The last descriptors, which connections of neither kind get.
+/// Number of last descriptors, which connections to neither clients nor engines get.
 const LAST: u64 = 8;
-/// One in so many of the descriptors left when serving begins is for connections to engines alone,
+/// Of the descriptors left when serving begins, one in so many is for connections to engines alone.
 const ENGINES_SHARE: u64 = 4;
-/// or this many, if those are more.
+/// Most descriptors that are for connections to engines alone.
 const ENGINES_MAX: u64 = 1_024;
 
-/// Errors of accept(2) that concern the next connection; all others concern the listener.
+/// Errors of accept(2) that concern one connection; all others concern the listener.
 const OF_ONE: [Errno; 10] = [
     Errno::CONNABORTED,
     Errno::INTR,
@@ -38,23 +38,23 @@ const OF_ONE: [Errno; 10] = [
     Errno::OPNOTSUPP,
 ];
 
-/// What a listener had.
+/// What a listener has for us.
 pub(super) enum Arrival {
     Connection(OwnedFd, SocketAddr),
     /// The connection died in the queue; the next may be alive.
     Died,
     Nothing,
-    /// There may be some, but not now: there is no descriptor for them, or the kernel refuses.
+    /// There may be connections, but they cannot be accepted now: there is no descriptor, or the kernel refuses.
     NotNow,
 }
 
-/// One driver's view of what this process has open.
+/// One driver's view of the descriptors that this process has open.
 pub(super) struct Descriptors {
-    /// The number that was free when the last listener was given.
+    /// The lowest free number when the last listener was given.
     before: u64,
-    /// A client got a descriptor left to others: from then on the number is looked at before each accept.
+    /// A client got a descriptor meant for others: from then on the lowest free number is checked before each accept.
     were_short: bool,
-    /// The kernel refuses.
+    /// While the kernel refuses.
     refuses: Bout,
 }
 
@@ -65,12 +65,12 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Serving begins: descriptors open by now are not counted as clients'.
+    /// Notes that serving begins: descriptors open by now are not counted as clients'.
     pub(super) fn begin(&mut self, listener: &OwnedFd) {
         self.before = self.before.max(lowest_free(listener).unwrap_or(0));
     }
 
-    /// The first number that clients may not have.
+    /// Returns the first number that clients may not have.
     fn end(&self) -> u64 {
         let engines = limit().saturating_sub(self.before) / ENGINES_SHARE;
         limit().saturating_sub(LAST + engines.min(ENGINES_MAX))
@@ -102,19 +102,19 @@ impl Descriptors {
         }
     }
 
-    /// The next try fails as this one did, for as long as that lasts. Where another listener is well meanwhile, it is
-    /// said again.
+    /// Logs once that the kernel refuses, as each try fails the same way while this lasts. If another listener works
+    /// meanwhile, it is logged again.
     #[cold]
     fn say(&mut self, error: Errno) {
         if self.refuses.troubled(Instant::now()) {
             tracing::error!(
                 %error,
-                "the kernel takes no more connections from a listener, clients wait or are refused: it was ended by others, and is there again after a restart of warmfront, or a security module forbids it, until that allows it"
+                "the kernel takes no more connections from a listener, clients wait or are refused: another process shut it down, and a restart of warmfront opens it anew, or a security module forbids it, until that allows it"
             );
         }
     }
 
-    /// The next connection that waits at one of these listeners and has not died. `stalls` counts each listener that
+    /// Returns the next living connection that waits at one of these listeners. `stalls` counts each listener that
     /// gives none now.
     pub(super) fn accept_living<'a>(
         &mut self,
@@ -138,7 +138,7 @@ impl Descriptors {
     }
 }
 
-/// Whether this is one of the last.
+/// Whether this is one of the last descriptors.
 pub(super) fn is_last(descriptor: &OwnedFd) -> bool {
     number(descriptor) >= limit().saturating_sub(LAST)
 }
@@ -151,7 +151,7 @@ fn number(descriptor: &OwnedFd) -> u64 {
     descriptor.as_raw_fd().unsigned_abs().into()
 }
 
-/// None: there is none.
+/// Returns the lowest free number; `None`: no descriptor is free.
 fn lowest_free(any: &OwnedFd) -> Option<u64> {
     any.try_clone().ok().map(|copy| number(&copy))
 }

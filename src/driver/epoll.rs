@@ -1,12 +1,12 @@
 //! The epoll backend: edge-triggered, one receive buffer for all sockets of the shard.
 //!
-//! A socket that may have more to give stands in `ready`; one turn visits what stood there when it
-//! began, once each, so that a fast peer cannot hold the others back.
+//! A socket that may have more to give is in `ready`; a turn visits those that were there when it began, once each, so
+//! that a fast peer cannot hold the others back.
 //!
-//! One connection's path: the kernel announces, which [`Epoll::note`] writes down; a visit ([`arrivals`]) accepts,
-//! receives, finds room or an end, or has [`splicing`] move bytes past us; what is sent is sent at once, and what the
-//! kernel does not take waits in the backlog until there is room. A close is over at once. [`handover`] takes a
-//! connection to another shard, [`state`] is what is kept of a socket.
+//! One connection's path: [`Epoll::note`] writes down what the kernel announces; a visit ([`arrivals`]) accepts,
+//! receives, finds room or an end, or has [`splicing`] move bytes inside the kernel. Bytes are sent at once, and what
+//! the kernel does not take waits in the backlog until there is room. A close is over at once. [`handover`] takes a
+//! connection to another shard, [`state`] is what is kept for each socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -32,7 +32,7 @@ use crate::limits::RECEIVE_BYTES;
 use crate::slots::Slots;
 use state::{Kind, Socket};
 
-/// Events taken from the kernel at once.
+/// Most events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 512;
 
 /// One shard's epoll.
@@ -44,14 +44,15 @@ pub struct Epoll {
     visits: usize,
     /// Connections accepted in this turn.
     accepted: u32,
-    /// Kept beside `sockets`: they accept again each time that one of the last places gets free.
+    /// Kept beside `sockets`: they accept again each time that one of the last places gets free, without a walk of that
+    /// table.
     listeners: Vec<SocketId>,
     accepting: bool,
     descriptors: Descriptors,
     not_now: NotNow,
     events: Vec<epoll::Event>,
     buffer: Box<[u8]>,
-    /// Short pieces of one send, side by side.
+    /// Buffer in which short pieces of one send are joined.
     joined: Vec<u8>,
     pipes: Pipes,
 }
@@ -159,7 +160,7 @@ impl Driver for Epoll {
     fn stop_listening(&mut self) {
         for id in std::mem::take(&mut self.listeners) {
             if let Some(socket) = self.sockets.remove(id) {
-                // Closing would not do: a process that serves in this one's place has the same open file.
+                // Closing alone would not remove it: a process that takes this one's place has the same open file.
                 let _ = epoll::delete(&self.epoll, &socket.fd);
             }
         }

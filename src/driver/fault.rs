@@ -10,28 +10,30 @@ pub(super) enum Fault {
     #[default]
     None,
     Reset,
-    /// Nothing is told behind it.
+    /// Nothing is told after it.
     Failed,
 }
 
 /// Whether and how one connection broke.
 #[derive(Default)]
 pub(super) struct Breakage {
-    /// It broke. This is told even behind a FIN, and while paused.
+    /// It broke. The shard is told so even after a FIN, and while it is paused.
     pub(super) broken: bool,
-    /// It broke before a FIN came. Receiving does not tell so once a send, or a look, took the error.
+    /// It broke before a FIN came. A receive no longer shows this once a send, or a look, took the error.
     pub(super) reset: bool,
     told: Fault,
 }
 
 impl Breakage {
-    /// Behind a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in net/ipv4/tcp_input.c).
+    /// Notes an error. After a FIN (CLOSE-WAIT) a reset shows as EPIPE, else as ECONNRESET (tcp_reset in
+    /// net/ipv4/tcp_input.c).
     pub(super) fn note(&mut self, error: Errno) {
         self.broken = true;
         self.reset |= error != Errno::PIPE;
     }
 
-    /// How many bytes of a send were taken. An error takes none, and is noted where it is not that there is no room.
+    /// Returns how many bytes of a send were taken. An error takes none; it is noted unless it only means that there is
+    /// no room.
     pub(super) fn taken(&mut self, sent: Result<usize, Errno>) -> usize {
         sent.unwrap_or_else(|error| {
             if !matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR | Errno::CANCELED) {

@@ -1,8 +1,8 @@
 //! The kernel behind a small interface: sockets, bytes received, bytes to send. Knows nothing of HTTP.
 //!
-//! The interface is of completions, so that readiness (epoll) and rings (io_uring) fit behind it alike.
-//! A turn is: [`Driver::wait`], then [`Driver::next`] until it answers `None`. Bytes received are
-//! *leased*: they stay in the driver's buffer and are valid until the next call of [`Driver::next`].
+//! The interface is of completions, so that both readiness (epoll) and rings (io_uring) fit behind it. A turn is:
+//! [`Driver::wait`], then [`Driver::next`] until it answers `None`. Bytes received are *leased*: they stay in the
+//! driver's buffer and are valid until the next call of [`Driver::next`].
 
 mod backlog;
 mod descriptors;
@@ -22,23 +22,23 @@ use std::time::{Duration, Instant};
 
 pub use crate::slots::Key as SocketId;
 
-/// Connections accepted from one listener in a row.
+/// Most connections accepted from one listener in a row.
 const ACCEPTS_PER_VISIT: u32 = 16;
 
-/// What the shard calls a socket; comes back with each of its completions.
+/// The shard's name for a socket, which comes back with each of its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u64);
 
-/// Right to a received buffer until the next call of [`Driver::next`].
+/// The right to read a received buffer until the next call of [`Driver::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
-    /// Which of the driver's buffers.
+    /// Number of the driver's buffer.
     pub buffer: u16,
     /// How many bytes of it were filled, at most [`RECEIVE_BYTES`](crate::limits::RECEIVE_BYTES).
     pub len: u32,
 }
 
-/// Bytes to send: owned by the caller, or part of a lease (which a ring may send from where they lie).
+/// Bytes to send: the caller's, or part of a lease, which a ring may send from where they are.
 #[derive(Clone, Debug)]
 pub enum Segment<'a> {
     /// The caller's.
@@ -48,7 +48,7 @@ pub enum Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// How many bytes it is.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Segment::Bytes(bytes) => bytes.len(),
@@ -56,7 +56,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Whether it is none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -69,7 +69,7 @@ pub enum Completion {
     Accepted {
         /// The new connection.
         socket: SocketId,
-        /// Who connected.
+        /// The client's address.
         peer: SocketAddr,
     },
     /// A connect succeeded.
@@ -78,56 +78,58 @@ pub enum Completion {
     Received(Tag, Lease),
     /// The peer sends no more (FIN).
     Ended(Tag),
-    /// The connection is broken, or a connect failed: told once, also behind `Ended`. The shard still closes it.
+    /// The connection is broken, or a connect failed: told once, also after `Ended`. The shard still has to close it.
     Failed(Tag),
     /// A paused connection is broken: told once. Bytes received before may still be read after [`Driver::resume`],
     /// and `Failed` follows them.
     Reset(Tag),
-    /// The kernel did not take all that was sent: [`Driver::send`] could not know yet. `Drained` follows.
+    /// The kernel did not take all that was sent, which [`Driver::send`] could not know yet. `Drained` follows.
     Full(Tag),
-    /// So many bytes went on to where [`Driver::splice`] has them go.
+    /// So many bytes went to the connection that [`Driver::splice`] was given.
     Spliced(Tag, u64),
-    /// All that was queued has been taken by the kernel, or after a short [`Driver::offer`]: there is room again.
+    /// The kernel has taken all that was queued, or, after a short [`Driver::offer`], there is room again.
     Drained(Tag),
 }
 
-/// How a connection goes from one shard to another. A driver that cannot keeps those that its listeners get.
+/// How a connection goes from one shard to another. If a driver cannot do this, its shard keeps all connections that
+/// its listeners get.
 pub trait HandOver {
-    /// Has [`Driver::wait`] return when `bell` (an eventfd) is rung; no completion tells of it.
+    /// Has [`Driver::wait`] return when `bell` (an eventfd) is rung; no completion follows.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// When `bell` cannot be waited for.
     fn hear(&mut self, bell: OwnedFd) -> io::Result<()>;
 
-    /// Gives an accepted connection away that was not adopted.
+    /// Gives away an accepted connection that was not adopted.
     fn give(&mut self, socket: SocketId) -> Option<OwnedFd>;
 
     /// Takes a connection that another driver gave away, as if it had been accepted here.
     fn take(&mut self, connection: OwnedFd) -> Option<SocketId>;
 }
 
-/// One shard's kernel.
+/// What one shard asks of the kernel.
 pub trait Driver: HandOver {
-    /// The name in tests' messages.
+    /// The backend's name in tests' messages.
     const NAME: &'static str;
 
-    /// The instant, in microseconds of a clock that never goes back. A simulated kernel has one of its own.
+    /// Returns the time in microseconds, of a clock that never goes back. A simulated kernel has a clock of its own.
     fn now(&self) -> u64 {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         START.elapsed().as_micros() as u64
     }
 
-    /// Accepts from `listener`. Once for each listener.
+    /// Begins to accept from `listener`; called once for each listener.
     fn listen(&mut self, listener: OwnedFd) -> io::Result<()>;
 
     /// Stops (or resumes) accepting; waiting connections stay in the kernel's queue.
     fn accept_connections(&mut self, accept: bool);
 
-    /// Closes all listeners: what connects from here on is refused by the kernel.
+    /// Closes all listeners: from then on the kernel refuses connections.
     fn stop_listening(&mut self);
 
-    /// The next connection that waits at a listener, this instant: for who stops listening next, which resets those
-    /// that still wait. From the first on no other way leads to them, so that the listeners are closed at once then.
+    /// Returns the next connection that waits at a listener right now. It is called just before the listeners are
+    /// closed, which resets those that still wait. After the first call no completion tells of new connections any
+    /// more, so that the listeners must be closed soon.
     fn accept_last(&mut self) -> Option<(SocketId, SocketAddr)> {
         None
     }
@@ -135,14 +137,14 @@ pub trait Driver: HandOver {
     /// Gives an accepted socket its name and begins to read from it.
     fn adopt(&mut self, socket: SocketId, tag: Tag);
 
-    /// Gives a connection another name: what is told of it from here on comes with this one.
+    /// Gives a connection another name, which its later completions carry.
     fn rename(&mut self, socket: SocketId, tag: Tag);
 
-    /// Says that this connection is likely to be sent to, so that what is kept of it can come from memory while the
+    /// Says that this connection is likely to be sent to soon, so that its state can be fetched from memory while the
     /// bytes are looked at.
     fn foresee(&self, _socket: SocketId) {}
 
-    /// Begins to connect; answered by `Connected` or `Failed`.
+    /// Begins to connect; `Connected` or `Failed` follows.
     ///
     /// # Errors
     /// When no socket can be had ([`socket::is_want`]), or the address is refused at once.
@@ -151,71 +153,70 @@ pub trait Driver: HandOver {
     /// Submits what is queued and sleeps until something completes, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
-    /// The next completion of this turn.
+    /// Returns the next completion of this turn.
     fn next(&mut self) -> Option<Completion>;
 
-    /// The bytes behind a lease.
+    /// Returns the bytes of a lease.
     fn bytes(&self, lease: Lease) -> &[u8];
 
-    /// Sends all of `segments`, in order; what the kernel does not take is copied and sent later. Answers how
-    /// many bytes are known to wait; if any do, `Drained` will follow. A driver that sends with the end of the
-    /// turn answers 0 and may have [`Completion::Full`] follow.
+    /// Sends all of `segments`, in order; what the kernel does not take is copied and sent later. Returns how many
+    /// bytes are known to wait; if any do, `Drained` follows. A driver that sends at the end of the turn returns 0, and
+    /// [`Completion::Full`] may follow.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> usize;
 
-    /// Sends what was kept for the turn's end now, and answers how many bytes the kernel did not take.
+    /// Sends at once what was kept for the turn's end, and returns how many bytes the kernel did not take.
     fn flush(&mut self, socket: SocketId) -> usize;
 
-    /// Offers bytes and answers how many were taken. Fewer than offered: `Drained` will follow.
+    /// Offers bytes and returns how many were taken. If these are fewer than offered, `Drained` follows.
     fn offer(&mut self, socket: SocketId, bytes: &[u8]) -> usize;
 
-    /// Has the next `len` bytes of one connection go to another inside the kernel, unseen; each piece that has gone is
-    /// told by [`Completion::Spliced`]. Bytes that were received before it began come by `Received`, and count. False:
-    /// it cannot be had now, all bytes come as before.
+    /// Has the next `len` bytes of one connection go to another inside the kernel, unseen; [`Completion::Spliced`]
+    /// tells of each piece that went. Bytes that were received before the splice began come by `Received`, and count
+    /// towards `len`. False: no splice can be had now, and all bytes come by `Received`.
     fn splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
         let _ = (from, to, len);
         false
     }
 
-    /// Stops reading: the peer is held back by its window. A reset is still noticed.
+    /// Stops reading, so that TCP's window holds the peer back. A reset is still noticed.
     fn pause(&mut self, socket: SocketId);
 
-    /// Reads again.
+    /// Reads again after a pause.
     fn resume(&mut self, socket: SocketId);
 
-    /// Sends FIN once everything queued is sent.
+    /// Sends FIN once everything queued was sent.
     fn finish(&mut self, socket: SocketId);
 
-    /// Closes. What the kernel has not taken is dropped, and the end is then a reset, so that the peer cannot take
-    /// what it has for all of it. The socket's name is stale from here on.
+    /// Closes the connection. If there are bytes that the kernel has not taken, they are dropped and the connection is
+    /// reset, so that the peer cannot take what it has for all of it. The socket's name is stale from then on.
     fn close(&mut self, socket: SocketId);
 
     /// Closes with a reset in any case, so that the peer cannot take the end for a proper one.
     fn abort(&mut self, socket: SocketId);
 
-    /// Whether nothing has come from the peer that was not handed out: no byte, no end.
+    /// Whether everything that came from the peer was handed out: no byte and no end is left.
     fn is_quiet(&self, socket: SocketId) -> bool;
 
-    /// The same, and the kernel is asked whether anything waits there that nobody was told of yet. Nothing does where
-    /// the socket is gone.
+    /// The same, and asks the kernel whether anything waits that it has not announced yet. True if the socket is gone.
     fn nothing_waits(&self, socket: SocketId) -> bool {
         self.is_quiet(socket)
     }
 
-    /// How many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898),
-    /// if it can be told: one at least.
+    /// Returns how many bytes the peer's kernel has acknowledged (`tcpi_bytes_acked`, RFC 4898), at least 1; `None` if
+    /// this cannot be told.
     fn acknowledged(&self, socket: SocketId) -> Option<u64>;
 
-    /// How often accepting was put off because descriptors are scarce, or the kernel refuses.
+    /// Counts how often accepting was put off because descriptors were scarce or the kernel refused.
     fn accept_stalls(&self) -> u64 {
         0
     }
 
-    /// How often a connection had bytes and no receive buffer was left for them; it waited for the next turn.
+    /// Counts how often no receive buffer was left for a connection's bytes, which then waited for the next turn.
     fn buffers_out(&self) -> u64 {
         0
     }
 
-    /// How often the kernel kept back what had happened, as there was no room to tell of it, until it was asked again.
+    /// Counts how often the kernel kept completions back because their queue was full.
     fn overflows(&self) -> u64 {
         0
     }

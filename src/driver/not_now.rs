@@ -1,18 +1,19 @@
-//! Listeners that give none now: descriptors are scarce, or the kernel refuses. Nothing tells when it is otherwise.
+//! Listeners that give no connection now, as descriptors are scarce or the kernel refuses. Nothing tells when this
+//! ends, so that they are tried again.
 
 use std::time::Duration;
 
 use super::SocketId;
 
-/// They are tried again after so many microseconds.
+/// Microseconds until they are tried again.
 const PAUSE: u64 = 50_000;
 
-/// Those of one driver.
+/// Such listeners of one driver.
 #[derive(Default)]
 pub(super) struct NotNow {
     listeners: Vec<SocketId>,
     until: u64,
-    /// How often accepting was put off.
+    /// Counts how often accepting was put off.
     pub(super) times: u64,
 }
 
@@ -21,7 +22,7 @@ impl NotNow {
         self.listeners.is_empty()
     }
 
-    /// This one gave none.
+    /// Notes that this listener gave no connection.
     pub(super) fn note(&mut self, listener: SocketId, now: u64) {
         if !self.listeners.contains(&listener) {
             self.listeners.push(listener);
@@ -30,12 +31,12 @@ impl NotNow {
         self.until = now + PAUSE;
     }
 
-    /// All of them, once it is time to try them again.
+    /// Returns all of them, once it is time to try them again.
     pub(super) fn take_due(&mut self, now: u64) -> Vec<SocketId> {
         if now >= self.until { std::mem::take(&mut self.listeners) } else { Vec::new() }
     }
 
-    /// How long it is until then.
+    /// Returns the time until then.
     pub(super) fn wait(&self, now: u64) -> Duration {
         Duration::from_micros(self.until.saturating_sub(now))
     }

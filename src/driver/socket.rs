@@ -1,4 +1,4 @@
-//! Sockets made the way the data plane wants them.
+//! Makes sockets with the options that the data plane needs.
 
 #![allow(unsafe_code, reason = "TCP_INFO has no safe wrapper")]
 
@@ -19,15 +19,15 @@ const LISTEN_BACKLOG: i32 = 4096;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that stay unacknowledged this long end a connection, and so does a peer that has had no room for that
-/// long; see [`be_patient`]. An engine that takes nothing of a body for that long is taken for one that is gone.
+/// A connection ends if sent bytes stay unacknowledged for this long, or if the peer has no room for this long; see
+/// [`be_patient`]. So an engine that takes nothing of a body for this long counts as gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where there is such a timeout, Linux does not count probes: one that is lost ends a connection that was silent for
-/// this long. So all of them must fit into it.
+/// With such a timeout Linux does not count probes: one lost probe ends a connection that was silent for this long. So
+/// all probes must fit into it.
 const _: () = assert!(
     KEEPALIVE_IDLE.as_millis() + KEEPALIVE_INTERVAL.as_millis() * KEEPALIVE_PROBES as u128 <= USER_TIMEOUT.as_millis()
 );
-/// Bytes for a client that the kernel takes and has not sent: two of our reads.
+/// Most bytes for a client that the kernel takes before it has sent them: two of our reads.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// A non-blocking TCP socket.
@@ -40,7 +40,7 @@ fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
 }
 
-/// A listener of its own for one shard: the kernel spreads connections over all that share the port.
+/// Makes a listener for one shard: the kernel spreads connections over all that share the port.
 ///
 /// # Errors
 /// When the address cannot be bound.
@@ -48,7 +48,8 @@ pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     listener_of(address, None)
 }
 
-/// The same; `ipv6_alone`: whether one on `[::]` leaves IPv4's connections to others, `None`: as the machine has it.
+/// The same. `ipv6_alone`: whether a listener on `[::]` leaves IPv4's connections to others; `None`: as the machine is
+/// configured.
 ///
 /// # Errors
 /// When the address cannot be bound.
@@ -62,7 +63,7 @@ pub fn listener_of(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<
     Ok(socket)
 }
 
-/// Makes a listener that another process opened like one of [`listener`]; answers where it listens.
+/// Makes a listener that another process opened like one of [`listener`]; returns its address.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -73,17 +74,18 @@ pub fn adopt(listener: &OwnedFd) -> io::Result<SocketAddr> {
     bound_address(listener)
 }
 
-/// Whether nobody else listens there. Sharing a port is meant for the shards of one process: a second
-/// front on the same port would silently take half of the connections.
+/// Checks that nobody else listens at `address`. Sharing a port is meant for the shards of one process: a second front
+/// on the same port would silently take half of the connections.
 ///
 /// # Errors
-/// When somebody does, or the address cannot be bound at all.
+/// When somebody listens there, or the address cannot be bound at all.
 pub fn check_free(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<()> {
     let socket = to_be_bound(address, ipv6_alone)?;
     Ok(rustix::net::bind(&socket, &address)?)
 }
 
-/// A socket for a listener there. What `[::]` takes can be said before it is bound, and never after.
+/// Makes a socket for a listener at `address`. Whether `[::]` takes IPv4's connections can be set only before it is
+/// bound.
 fn to_be_bound(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -95,17 +97,17 @@ fn to_be_bound(address: SocketAddr, ipv6_alone: Option<bool>) -> io::Result<Owne
 
 /// Whether a listener on `[::]` leaves IPv4's connections to others.
 pub fn is_ipv6_alone(listener: &OwnedFd) -> bool {
-    // Of an IPv4 socket it cannot be asked.
+    // An IPv4 socket does not have this option.
     sockopt::ipv6_v6only(listener).unwrap_or(false)
 }
 
-/// Whether `[::]` takes IPv4's connections on this machine (net.ipv6.bindv6only) where nothing else is said.
+/// Whether `[::]` takes IPv4's connections on this machine by default (net.ipv6.bindv6only).
 pub fn takes_both_here() -> bool {
     let any = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0));
     stream_socket(any).is_ok_and(|socket| !is_ipv6_alone(&socket))
 }
 
-/// The address a listener was really bound to (its port may have been 0).
+/// Returns the address that a listener was bound to, with its real port if 0 was asked for.
 ///
 /// # Errors
 /// When the kernel does not know the socket.
@@ -113,7 +115,7 @@ pub fn bound_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
     TcpListener::from(listener.try_clone()?).local_addr()
 }
 
-/// Begins to connect; writable means connected or failed.
+/// Begins to connect; the socket is writable once it is connected or has failed.
 ///
 /// # Errors
 /// When no socket can be had, or the address is refused at once.
@@ -129,8 +131,9 @@ pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets the kernel hold only so many bytes that are not on their way yet: what a client does not read otherwise fills a
-/// send buffer of megabytes (`net.ipv4.tcp_wmem`). Bytes on their way do not count, so a long way costs no speed.
+/// Bounds the bytes that the kernel holds before they are on their way: a client that does not read would otherwise
+/// fill a send buffer of megabytes (`net.ipv4.tcp_wmem`). Bytes on their way do not count, so that a long way costs no
+/// speed.
 fn hold_unsent(socket: &OwnedFd) {
     let most = UNSENT_BYTES_MAX;
     // SAFETY: the kernel reads an int of the length given; the descriptor is borrowed, hence open.
@@ -145,13 +148,13 @@ fn hold_unsent(socket: &OwnedFd) {
     }
 }
 
-/// Whether there is no address, or no port, to connect from to this one.
+/// Whether a connect failed because no local address or port is left for that destination.
 pub fn is_port_want(error: &io::Error) -> bool {
     rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::ADDRNOTAVAIL)
 }
 
-/// What every connection wants: no delay, and an end when the peer is gone. Accepted connections
-/// inherit it from their listener. None of it is worth losing a connection for: failures are passed over.
+/// Sets what every connection needs: no delay, and an end when the peer is gone. Accepted connections inherit it from
+/// their listener. Failures are ignored, as none of it is worth losing a connection for.
 fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -161,26 +164,26 @@ fn prepare(socket: &OwnedFd) {
     be_patient(socket, USER_TIMEOUT);
 }
 
-/// Whoever connects to this listener from now on may take nothing for so long: to Linux a peer without room is as one
-/// that is gone, though it acknowledges each probe.
+/// Lets clients that connect to this listener from now on take nothing for so long. Linux treats a peer without room
+/// like one that is gone, although it acknowledges each probe.
 pub fn be_patient(listener: &OwnedFd, patience: Duration) {
-    // It takes an int, 24 days, and refuses more: the timeout would stay what it was.
+    // The option takes an int, 24 days, and refuses more, which would leave the old timeout.
     let patience = patience.max(USER_TIMEOUT).as_millis().min(i32::MAX as u128);
     let _ = sockopt::set_tcp_user_timeout(listener, patience as u32);
 }
 
-/// Makes the coming close a reset.
+/// Makes the next close a reset.
 pub fn reset_on_close(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-/// Where `tcpi_bytes_acked` lies in `struct tcp_info` (linux/tcp.h): after 8 one-byte fields,
-/// 24 u32 fields and two u64 pacing rates. libc's struct ends before it.
+/// Offset of `tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h): after 8 one-byte fields, 24 u32 fields and two u64
+/// pacing rates. libc's struct ends before it.
 const BYTES_ACKED_OFFSET: usize = 8 + 24 * 4 + 2 * 8;
 const TCP_INFO_BYTES: usize = BYTES_ACKED_OFFSET + 8;
 
-/// Bytes of ours which the peer's kernel has acknowledged since the connection began. The SYN counts one, so that none
-/// is what is said where it is not counted (gVisor): nothing is known then.
+/// Returns how many of our bytes the peer's kernel has acknowledged since the connection began. The SYN counts as one,
+/// so that 0 means that the kernel does not count (gVisor): then `None`.
 pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut info = [0u8; TCP_INFO_BYTES];
     let mut len = TCP_INFO_BYTES as libc::socklen_t;
@@ -195,7 +198,7 @@ pub fn acknowledged(socket: BorrowedFd<'_>) -> Option<u64> {
     (complete && acknowledged > 0).then_some(acknowledged)
 }
 
-/// Asks the kernel whether it holds neither bytes nor an end.
+/// Whether the kernel holds neither bytes nor an end for us.
 pub fn nothing_waits(socket: &OwnedFd) -> bool {
     let mut looks = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     matches!(poll(&mut looks, Some(&Timespec::default())), Ok(0))
@@ -205,7 +208,7 @@ pub fn nothing_waits(socket: &OwnedFd) -> bool {
 mod tests {
     use super::*;
 
-    /// Others may be reached where one cannot be.
+    /// If one address cannot be reached, others may be.
     #[test]
     fn only_what_all_connects_want_is_a_want() {
         let of = |number| is_want(&io::Error::from_raw_os_error(number));
@@ -233,7 +236,7 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&engine).unwrap(), 30_000);
     }
 
-    /// Accepted ones have it of their listener, whoever opened that.
+    /// Accepted connections inherit the options of their listener, whichever process opened it.
     #[test]
     fn connections_send_at_once_and_end_where_the_peer_is_gone() {
         let seconds = Duration::from_secs;

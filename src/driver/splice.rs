@@ -1,7 +1,7 @@
-//! Bytes from one connection to another inside the kernel: socket to pipe to socket (splice(2)).
+//! Moves bytes from one connection to another inside the kernel: socket to pipe to socket (splice(2)).
 //!
-//! IORING_OP_SPLICE always goes to a worker thread, so both backends wait for bytes in their own way and then
-//! make the same calls. No byte is asked to wait for the next (SPLICE_F_MORE).
+//! IORING_OP_SPLICE always goes to a worker thread, so both backends wait for bytes in their own way and then make the
+//! same calls. SPLICE_F_MORE is not set, so that no byte waits for the next.
 
 use std::os::fd::OwnedFd;
 
@@ -12,16 +12,16 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use super::SocketId;
 use super::descriptors::is_last;
 
-/// Room of one pipe, in pages: however little of one a segment brings, it takes one. The kernel may give less: a user
-/// has `fs.pipe-user-pages-soft` for all pipes.
+/// Capacity of one pipe, in pages: each segment takes a whole page, however few bytes it brings. The kernel may give
+/// less: a user has `fs.pipe-user-pages-soft` for all pipes.
 const PIPE_PAGES: usize = 64;
-/// Bytes asked for at once, which is what 64 pages of the usual size hold.
+/// Most bytes asked for at once: what 64 pages of the usual size hold.
 const MOVED_MAX: usize = 256 << 10;
-/// Pipes one shard may have in use; further replies are copied.
+/// Most pipes that one shard may have in use; further replies are copied.
 const PIPES_MAX: usize = 64;
-/// Of those, kept when nothing uses them.
+/// Most unused pipes that are kept.
 const SPARE_MAX: usize = 8;
-/// Bytes moved in one visit, so that a fast engine cannot hold the others back.
+/// Bytes after which a visit ends, so that a fast engine cannot hold the others back.
 const VISIT_BYTES: u64 = 512 << 10;
 
 struct Pipe {
@@ -36,10 +36,10 @@ pub(super) struct Pipes {
     used: usize,
 }
 
-/// So many bytes of one connection on their way to another.
+/// A number of bytes of one connection on their way to another.
 pub(super) struct Splice {
     pub(super) to: SocketId,
-    /// Bytes that have not come from the one connection yet.
+    /// Bytes that have not come yet.
     left: u64,
     pipe: Pipe,
     /// Bytes in the pipe.
@@ -57,23 +57,23 @@ pub(super) enum Stop {
     Dry,
     /// The other connection takes no more.
     Full,
-    /// The one connection ended early.
+    /// The sending connection ended early.
     Ended,
-    /// It is broken.
+    /// The sending connection is broken.
     Failed(Errno),
-    /// The other is broken.
+    /// The other connection is broken.
     LostReader(Errno),
 }
 
 impl Pipes {
-    /// Begins to move `left` bytes. `None`: there is no pipe for it.
+    /// Begins to move `left` bytes. `None`: there is no pipe for them.
     pub(super) fn begin(&mut self, to: SocketId, left: u64) -> Option<Box<Splice>> {
         if self.used >= PIPES_MAX {
             return None;
         }
         let pipe = self.spare.pop().or_else(|| {
             let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-            // The last descriptors are for others: bytes can be copied as well.
+            // The last descriptors are for others: a reply can also be copied.
             if is_last(&out) || is_last(&into) {
                 return None;
             }
@@ -84,7 +84,7 @@ impl Pipes {
         Some(Box::new(Splice { to, left, pipe, piped: 0 }))
     }
 
-    /// Takes the pipe back. One with bytes in it is closed: they are of another reply than the next.
+    /// Takes the pipe back. A pipe with bytes in it is closed: they do not belong to the next reply.
     pub(super) fn end(&mut self, splice: Splice) {
         self.used -= 1;
         if splice.piped == 0 && self.spare.len() < SPARE_MAX {
@@ -94,14 +94,14 @@ impl Pipes {
 }
 
 impl Splice {
-    /// Bytes that came another way count among those to be moved. True when they were the last.
+    /// Counts bytes that came another way among those to be moved. True if they were the last.
     pub(super) fn came(&mut self, len: u64) -> bool {
         self.left = self.left.saturating_sub(len);
         self.left == 0
     }
 
-    /// Moves what can be moved now between two descriptors that do not block: how many bytes the other connection took,
-    /// and why no more.
+    /// Moves what can be moved now between two descriptors that do not block. Returns how many bytes the other
+    /// connection took, and why no more.
     pub(super) fn step(&mut self, from: &OwnedFd, to: &OwnedFd) -> (u64, Stop) {
         let mut moved = 0;
         loop {
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// However much has come: others are served as well.
+    /// However many bytes have come, other connections are served as well.
     #[test]
     fn a_visit_ends_before_it_has_moved_everything() {
         const LEN: u64 = 3 << 20;
@@ -160,7 +160,7 @@ mod tests {
         loop {
             let (moved, stop) = splice.step(&from, &to);
             left -= moved;
-            // With the last piece, which fills a pipe at most.
+            // The last piece, of a pipe's size at most, comes on top.
             assert!(moved < (512 + 256) << 10, "{moved}");
             if stop == Stop::Done {
                 break;

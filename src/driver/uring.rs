@@ -1,18 +1,18 @@
 //! The io_uring backend: one ring and its receive buffers for all sockets of a shard.
 //!
-//! One connection's path: a poll tells [`accepting`] that it waits, or that a connect of ours is over; an accepted one
-//! may go to another shard ([`handover`]). [`arming`] begins what goes on until it is told to end; [`arrivals`] says
-//! what each completion means, and what the shard is told of it; [`reading`] takes large pieces, [`splicing`] has them
-//! go past us. What is sent gathers in [`outbox`]; [`sending`] hands it over with the turn's end, and sees what became
-//! of it. [`closing`] ends what is under way, then the socket. Below them: [`ring`], the kernel's two queues,
-//! [`buffers`], what it receives into, and [`state`], what is kept of a socket.
+//! One connection's path: a poll tells [`accepting`] that a client waits, or [`arrivals`] that a connect of ours is
+//! over; an accepted connection may go to another shard ([`handover`]). [`arming`] begins the operations that go on
+//! until they are cancelled; [`arrivals`] says what each completion means, and what the shard is told; [`reading`]
+//! takes large pieces, [`splicing`] has them pass inside the kernel. Bytes to send gather in [`outbox`]; [`sending`]
+//! hands them over at the turn's end, and deals with the results. [`closing`] ends operations, then the socket. Below
+//! them are [`ring`], the kernel's two queues, [`buffers`] to receive into, and [`state`], what is kept of a socket.
 //!
-//! A connection of ours has one receive that goes on completing, into small buffers that the kernel chooses, while it
-//! brings small pieces: streams. Long replies, and whatever clients send, are waited for by a poll and read in large
-//! pieces; new connections are accepted behind a poll too, no more than there are places for.
-//! Sends are gathered while a turn lasts and handed over with its end, in the one system call that also waits:
-//! they do not wait for room, so that all are over when it returns. What the kernel did not take is kept and
-//! sent once a poll finds room. A descriptor is closed after the last completion of every operation on it.
+//! A connection that we opened has one receive that goes on completing, into small buffers that the kernel chooses,
+//! while it brings small pieces (streams). For long replies, and for whatever clients send, a poll waits, and they are
+//! read in large pieces. New connections are accepted after a poll too, no more than there are places for. Sends are
+//! gathered during a turn and handed over at its end, in the one system call that also waits. They do not wait for
+//! room, so that all are over when it returns; the rest is kept, and sent once a poll finds room. A descriptor is
+//! closed after the last completion of every operation on it.
 
 mod accepting;
 mod arming;
@@ -48,23 +48,23 @@ use outbox::Outbox;
 use ring::{Completed, Ring, SIZES};
 use state::{Kind, Socket};
 
-/// What the driver itself has to tell, besides what the kernel completed.
+/// What the driver itself has to tell the shard, besides what the kernel completed.
 #[derive(Clone, Copy)]
 enum News {
-    /// The kernel did not take all that was sent.
+    /// The kernel did not take all that was sent to this socket.
     Full(SocketId),
-    /// Bytes or an end that came while the connection was paused.
+    /// Bytes or an end came while the connection was paused.
     Parked(SocketId),
     Fault(SocketId),
-    /// There may be bytes to read or to splice.
+    /// This socket may have bytes to read or to splice.
     Visit(SocketId),
-    /// This listener may have so many more in this turn.
+    /// This listener may accept so many more connections in this turn.
     Accept(SocketId, u32),
 }
 
-/// What the kernel has counted for a ring it gives back some milliseconds after that is closed.
+/// Wait before a smaller ring is tried: the kernel gives back a closed ring's memory only some milliseconds later.
 const GIVEN_BACK: Duration = Duration::from_millis(20);
-/// And seldom far later: the smallest ring is tried so often again, each time behind so long.
+/// It seldom takes far longer: the smallest ring is tried again so often, each time after so long.
 const GIVEN_BACK_LATE: (usize, Duration) = (3, Duration::from_millis(100));
 
 /// One shard's ring.
@@ -74,33 +74,33 @@ pub struct Uring {
     buffers: Buffers,
     sockets: Slots<Socket>,
     outbox: Outbox,
-    /// What the kernel completed, and how much of it was handed out.
+    /// What the kernel completed, and how many of these were handed out.
     completed: Vec<Completed>,
     handed_out: usize,
-    /// Enters so far, to tell what the kernel has not been asked for yet.
+    /// Enters so far, to tell which operations the kernel has not taken yet.
     turns: u32,
-    /// The last enter did not see to all that had happened.
+    /// The last enter did not make completions of all that had happened.
     puts_off: bool,
     news: VecDeque<News>,
-    /// The buffer behind the lease that is held now.
+    /// The buffer of the lease that is held now.
     leased: Option<u16>,
-    /// Connections that have more to give in the next turn, or whose receive found no buffer.
+    /// Connections that may have more bytes in the next turn, or whose receive found no buffer.
     hungry: Vec<SocketId>,
     buffers_out: u64,
     pipes: Pipes,
-    /// Told to accept or not each time that one of the last places is taken, or free: the table is not walked for them.
+    /// Told to accept or not when one of the last places is taken or gets free, without a walk of `sockets`.
     listeners: Vec<SocketId>,
     accepting: bool,
-    /// Closed sockets that still keep their descriptors.
+    /// Number of closed sockets that still keep their descriptors.
     closing: usize,
     descriptors: Descriptors,
     not_now: NotNow,
-    /// Why the ring is of no use any more; told by the next wait.
+    /// Why the ring can no longer be used; the next wait returns this.
     failure: Option<io::Error>,
 }
 
 impl Uring {
-    /// A driver without sockets, for the calling thread only. Its queues are as large as memory allows.
+    /// A driver without sockets, for the calling thread only, with queues as large as memory allows.
     ///
     /// # Errors
     /// When the kernel gives no ring: forbidden, too old, or no memory for it (`RLIMIT_MEMLOCK`).
@@ -108,7 +108,7 @@ impl Uring {
         Uring::with_queues(&SIZES)
     }
 
-    /// The same with queues of the first of these sizes, operations and completions, that there is memory for.
+    /// The same, with the first of these sizes (operations, completions) that there is memory for.
     ///
     /// # Errors
     /// As of [`Uring::new`].
@@ -155,12 +155,12 @@ impl Uring {
         })
     }
 
-    /// Entries of the two queues: operations, completions. Fewer than wanted where memory is short.
+    /// Returns the entries of the two queues, operations and completions: fewer than wanted if memory is short.
     pub fn queue_sizes(&self) -> (u32, u32) {
         self.ring.sizes()
     }
 
-    /// A socket that the shard has not closed.
+    /// Returns a socket that the shard has not closed.
     fn living(&self, id: SocketId) -> Option<&Socket> {
         self.sockets.get(id).filter(|socket| socket.kind != Kind::Closing)
     }
@@ -176,7 +176,7 @@ impl Uring {
         }
     }
 
-    /// A buffer was filled; whoever is told of it may read it until the next call.
+    /// Leases a filled buffer, which the shard may read until the next call.
     fn lease(&mut self, name: u16) {
         self.buffers.take(name);
         self.leased = Some(name);
@@ -362,9 +362,9 @@ impl Driver for Uring {
     fn is_quiet(&self, id: SocketId) -> bool {
         let Some(socket) = self.living(id) else { return false };
         let told = socket.undelivered == 0 && !socket.over && !socket.breakage.broken && socket.parked.is_none();
-        // One that is still spliced would have the next reply go where the last one went.
+        // A socket that is still spliced would send the next reply where the last one went.
         let told = told && socket.splice.is_none();
-        // A receive tells of what came, but for what the kernel has not come to yet.
+        // A receive tells of everything that came, unless the kernel has yet to take it or put off its completions.
         let asked = socket.is_receiving() && !socket.cancelled && socket.armed_in != self.turns && !self.puts_off;
         told && (asked || socket::nothing_waits(&socket.fd))
     }

@@ -1,23 +1,23 @@
-//! What is thought of the engines' caches: by which method, and how far that is believed.
+//! How the content of engines' caches is predicted, and how far that is believed.
 
-/// How it was predicted what an engine's cache holds of a prompt.
+/// How the part of a prompt that an engine's cache holds was predicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Method {
     /// By the index of what was sent there.
     Warm,
-    /// By the index of what its engine says that it holds.
+    /// By the index of what the engine says it holds.
     Precise,
 }
 
-/// How many there are.
+/// Number of methods.
 pub const METHODS: usize = Method::ALL.len();
 
 impl Method {
     /// All of them, in the order of their numbers.
     pub const ALL: [Method; 2] = [Method::Warm, Method::Precise];
 
-    /// Its label in metrics.
+    /// The label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Method::Warm => "warm",
@@ -26,19 +26,18 @@ impl Method {
     }
 }
 
-/// How far is believed what is known of one endpoint's cache: the best first.
-/// Knowing nothing but loads stands below these.
+/// How far what is known of one endpoint's cache is believed, the best first. Below these would be to know only loads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Rung {
-    /// Its engine says what it holds, and nothing that it said was missed.
+    /// Its engine tells what it holds, and none of that was missed.
     Exact,
-    /// Its engine says so, and it is being asked for what was missed;
-    /// what was sent there counts beside what it has said.
+    /// Its engine tells what it holds, and is being asked for what was missed; meanwhile what was sent there counts as
+    /// well.
     Replaying,
     /// The index of what was sent there is believed.
     #[default]
     Approximate,
-    /// It is not: the endpoint counts as holding nothing, and alike prompts meet by the ring alone.
+    /// That index is not believed: the endpoint counts as holding nothing, and alike prompts meet only by the ring.
     Hash,
 }
 
@@ -46,7 +45,7 @@ impl Rung {
     /// All of them, the best first.
     pub const ALL: [Rung; 4] = [Rung::Exact, Rung::Replaying, Rung::Approximate, Rung::Hash];
 
-    /// As metrics, `/endpoints` and log name it.
+    /// The name in metrics, `/endpoints` and the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Rung::Exact => "exact",
@@ -56,13 +55,13 @@ impl Rung {
         }
     }
 
-    /// Whether choices go by the index.
+    /// Whether choices use the index.
     #[inline]
     pub fn believes_index(self) -> bool {
         self != Rung::Hash
     }
 
-    /// Whether the engine's word alone decides what it holds.
+    /// Whether only what the engine tells decides what it holds.
     #[inline]
     pub fn is_exact(self) -> bool {
         self == Rung::Exact

@@ -1,35 +1,35 @@
-//! How many requests of ours an endpoint has, and which of them run.
+//! Counts our requests on an endpoint, and how many of them run.
 
 use crate::atomics::{AtomicU64, Ordering};
 
 /// Most requests of ours that an endpoint may have, whatever the load elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caps {
-    /// In flight, also by being charged behind their end.
+    /// Most requests in flight, including those that ended and stay charged.
     pub counted: u32,
-    /// That run: what has ended takes nobody's place.
+    /// Most requests that run: those that ended do not count.
     pub running: u32,
 }
 
 impl Caps {
-    /// None.
+    /// No limits.
     pub const NONE: Caps = Caps { counted: u32::MAX, running: u32::MAX };
 
-    /// These, and no more in flight than `slots`.
+    /// Returns these limits, with no more in flight than `slots`.
     #[inline]
     #[must_use]
     pub fn and(self, slots: Option<u32>) -> Caps {
         Caps { counted: self.counted.min(slots.unwrap_or(u32::MAX)), ..self }
     }
 
-    /// The lower of them, if there is one.
+    /// Returns the lower limit, if there is one.
     pub fn least(self) -> Option<u32> {
         Some(self.counted.min(self.running)).filter(|most| *most != u32::MAX)
     }
 }
 
-/// In the lower half those in flight, in the upper those of them that have ended and stay charged: in one word, so that
-/// a cap holds for what runs whatever ends meanwhile, and a request that is not charged costs no more for it.
+/// The lower half counts requests in flight, the upper half those of them that have ended and stay charged. They share
+/// one word, so that a limit holds whatever ends meanwhile, and an uncharged request costs no more.
 #[derive(Debug, Default)]
 pub(crate) struct Flights(AtomicU64);
 
@@ -49,46 +49,46 @@ fn is_below(cell: u64, caps: Caps) -> bool {
 }
 
 impl Flights {
-    /// All requests in flight.
+    /// Number of all requests in flight.
     #[inline]
     pub(crate) fn counted(&self, ordering: Ordering) -> u32 {
         counted(self.0.load(ordering))
     }
 
-    /// The requests that run.
+    /// Number of requests that run.
     #[inline]
     pub(crate) fn running(&self) -> u32 {
         running(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether there is a place.
+    /// Whether another request may begin.
     #[inline]
     pub(crate) fn is_below(&self, caps: Caps) -> bool {
         is_below(self.0.load(Ordering::Acquire), caps)
     }
 
-    /// One more runs, if there is a place.
+    /// Counts one more request, if it may begin.
     #[inline]
     pub(crate) fn begins(&self, caps: Caps) -> bool {
         let raised = |cell| (is_below(cell, caps) && counted(cell) < u32::MAX).then(|| cell + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised).is_ok()
     }
 
-    /// One of those that run has ended, and stays charged.
+    /// Notes that a running request has ended and stays charged.
     pub(crate) fn charge(&self) {
         self.0.fetch_add(CHARGED, Ordering::Release);
     }
 
-    /// One is in flight no more, and was charged or ran. False: there was none.
+    /// Notes that a request, charged or running, is no longer in flight. False: there was none.
     #[inline]
     pub(crate) fn ends(&self, charged: bool) -> bool {
         let one = if charged { CHARGED + 1 } else { 1 };
         let lowered = |cell| (counted(cell) != 0).then(|| cell.wrapping_sub(one));
-        // Release: who reads 0 also sees all that this request did (`Loads::in_flight` acquires).
+        // Release: a thread that reads 0 also sees all that this request did (`Loads::in_flight` acquires).
         self.0.fetch_update(Ordering::Release, Ordering::Relaxed, lowered).is_ok()
     }
 
-    /// Becomes what `seen` is.
+    /// Copies the counts of `seen`.
     pub(crate) fn copy(&self, seen: &Flights) {
         self.0.store(seen.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How our requests are spread over endpoints, as all shards count it together.
+//! How our requests are spread over endpoints, counted by all shards together.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::trials::Trial;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{ENDPOINTS_MAX, POOLS_MAX, TOKENS_MAX};
 
-/// What choices read of the requests of ours; [`crate::counters`] is the only writer.
+/// What choices read about our requests; [`crate::counters`] is the only writer.
 #[derive(Debug)]
 pub struct Loads {
     /// By slot.
@@ -19,8 +19,8 @@ pub struct Loads {
     mean_answer: Box<[AtomicU32; POOLS]>,
 }
 
-/// What is counted of one endpoint, in a line of memory of its own: a request that comes or goes takes that one line
-/// from the other cores, and none that they need for other endpoints.
+/// The counts of one endpoint, in a cache line of their own: a request that comes or goes takes that one line from the
+/// other cores, and none that they need for other endpoints.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Cells {
@@ -53,10 +53,10 @@ impl Default for Loads {
     }
 }
 
-/// Means are kept of so many pools.
+/// Number of pools that have means.
 const POOLS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX };
 
-/// Mean lengths of a pool at one moment, as they are kept.
+/// Mean lengths of a pool at one moment, in units of [`MEAN_SCALE`].
 #[derive(Clone, Copy, Debug)]
 pub struct Means {
     prompt: u32,
@@ -64,15 +64,15 @@ pub struct Means {
     answer: u32,
 }
 
-/// Tokens of its answer that a request counts in `dispatched` at once, beside the new ones of its prompt.
+/// Tokens of its answer that a request counts in `dispatched` at once, beside the new tokens of its prompt.
 pub(crate) const ANSWER_TOKENS: u64 = 64;
-/// What prompts of a pool are taken for before there was one.
+/// Assumed length of a pool's prompts, in tokens, before the first one.
 const FIRST_MEAN_TOKENS: u32 = 1_000;
-/// What answers of a pool are taken for before there was one.
+/// Assumed length of a pool's answers, in tokens, before the first one.
 const FIRST_MEAN_ANSWER: u32 = 64;
-/// Means are kept in sixteenths of a token, or they would not move by less than a hundred.
+/// Means are kept in sixteenths of a token: in whole tokens they would not move for differences below a hundred.
 const MEAN_SCALE: u32 = 16;
-/// The weight of one prompt in the mean is one part of so many.
+/// A prompt's weight in the mean is one part of so many.
 const MEAN_PROMPTS: i64 = 100;
 
 impl Loads {
@@ -84,28 +84,29 @@ impl Loads {
         self.cells(slot).map_or(0, |cells| cells.in_flight.counted(Ordering::Acquire))
     }
 
-    /// Those of them that run: a failed request stays charged for a while, and takes no place.
+    /// Our requests on one endpoint that run: a failed request stays charged for a while, but does not count here.
     #[inline]
     pub fn running(&self, slot: u16) -> u32 {
         self.cells(slot).map_or(0, |cells| cells.in_flight.running())
     }
 
-    /// Whether one endpoint may have another.
+    /// Whether one endpoint may get another request.
     #[inline]
     pub fn is_below(&self, slot: u16, caps: Caps) -> bool {
         self.cells(slot).is_some_and(|cells| cells.in_flight.is_below(caps))
     }
 
-    /// Of those, the ones that were open there before its trial began; 0 where none is under way.
+    /// Our requests in flight on one endpoint that were open there before its trial began; 0 if no trial is under way.
     #[inline]
     pub fn open_before(&self, slot: u16) -> u32 {
         let Some((cells, own)) = self.cells(slot).and_then(|cells| Some((cells, cells.trial.own()?))) else { return 0 };
         let in_flight = self.in_flight(slot);
-        // Asked on both sides: one of its own that comes or goes meanwhile (not both) is not taken for one from before.
+        // The trial's own are read before and after: a request of its own that comes or goes meanwhile (not both) is
+        // not taken for one from before.
         in_flight.saturating_sub(cells.trial.own().map_or(u32::MAX, |after| own.max(after)))
     }
 
-    /// One request less at an endpoint, on its trial if it is on one. For a copy that nobody shares.
+    /// Counts one request less at an endpoint, and on its trial if it is on one. For a copy that nobody shares.
     pub(crate) fn take_one_off(&self, slot: u16) {
         if let Some(cells) = self.cells(slot) {
             cells.in_flight.ends(false);
@@ -128,62 +129,63 @@ impl Loads {
         even + odd + rest.iter().map(count).sum::<u64>()
     }
 
-    /// Tokens sent to one endpoint that it has to compute before it answers: not in its cache as far as we know, and no
-    /// first token seen.
+    /// Tokens sent to one endpoint that it still has to compute: they were not in its cache as far as we know, and no
+    /// first token was seen.
     #[inline]
     pub fn pending(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.pending.load(Ordering::Relaxed))
     }
 
-    /// Tokens that one endpoint's cache was given to hold since the process began; never falls.
+    /// Tokens that one endpoint's cache got to hold since the process began; never falls.
     #[inline]
     pub fn dispatched(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.dispatched.load(Ordering::Relaxed))
     }
 
-    /// Tokens of our requests in flight on one endpoint, prompts and what is expected of their answers: what they
-    /// occupy of its cache where they share nothing.
+    /// Tokens of our requests in flight on one endpoint, prompts and expected answers: what they occupy in its cache if
+    /// they share nothing.
     #[inline]
     pub fn resident(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.resident.load(Ordering::Relaxed))
     }
 
-    /// Of our requests in flight on one endpoint, those each of which its engine counts as several: batches, and those
-    /// for several answers.
+    /// Our requests in flight on one endpoint that its engine counts as several each: batches, and requests for several
+    /// answers.
     #[inline]
     pub fn several(&self, slot: u16) -> u32 {
         self.cells(slot).map_or(0, |cells| cells.several.load(Ordering::Relaxed))
     }
 
-    /// Bytes of the prompts sent to one endpoint since the process began, without those that it refused; falls where it
+    /// Bytes of the prompts sent to one endpoint since the process began, except those that it refused; falls when it
     /// refuses one.
     #[inline]
     pub fn prompted(&self, slot: u16) -> u64 {
         self.cells(slot).map_or(0, |cells| cells.prompted.load(Ordering::Relaxed))
     }
 
-    /// A prompt of so many bytes was sent to an endpoint; less than nothing, wrapped: it was refused.
+    /// Counts a prompt of so many bytes as sent to an endpoint; with a wrapped negative number takes back one that was
+    /// refused.
     pub(crate) fn prompt_sent(&self, slot: u16, bytes: u64) {
         if let Some(cells) = self.cells(slot) {
             cells.prompted.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Tokens a second from a request to its first token, as one endpoint did of late; at least 1.
+    /// Tokens per second from a request to its first token, at one endpoint of late; at least 1.
     #[inline]
     pub fn prefill_rate(&self, slot: u16) -> u32 {
         self.cells(slot).map_or(1, |cells| cells.prefill_rate.get())
     }
 
-    /// A first token came so long after a request to compute so many.
+    /// Notes that a first token came so many microseconds after a request to compute so many tokens.
     pub(crate) fn prefilled(&self, slot: u16, tokens: u32, micros: u64) {
         if let Some(cells) = self.cells(slot) {
             cells.prefill_rate.timed(tokens, micros);
         }
     }
 
-    /// The slot is another endpoint's from now on. All else is 0 without requests, or never falls and is compared with
-    /// what it was.
+    /// Resets a slot for another endpoint. All other counts are 0 without requests, or never fall and are compared with
+    /// earlier values.
     pub(crate) fn forget(&self, slot: u16) {
         if let Some(cells) = self.cells(slot) {
             cells.trial.end();
@@ -191,13 +193,13 @@ impl Loads {
         }
     }
 
-    /// Mean length of the prompts of a pool in tokens, the last hundred of them counting most.
+    /// Mean length of a pool's prompts in tokens; the last hundred count most.
     #[inline]
     pub fn mean_prompt(&self, pool: PoolId) -> u32 {
         (mean_cell(&self.mean_prompt, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
-    /// How much of these prompts the chosen endpoints were thought to hold, 0..=1.
+    /// Part of a pool's prompts that the chosen endpoints were thought to hold, 0..=1.
     #[inline]
     pub fn held_share(&self, pool: PoolId) -> f32 {
         let [held, all] =
@@ -205,7 +207,7 @@ impl Loads {
         (held as f32 / all.max(1) as f32).min(1.0)
     }
 
-    /// Mean of what the chosen endpoints were thought not to hold of these prompts, in tokens.
+    /// Mean number of tokens per prompt of a pool that the chosen endpoints were thought not to hold.
     #[inline]
     pub fn mean_new(&self, pool: PoolId) -> u32 {
         let [held, all] =
@@ -213,26 +215,26 @@ impl Loads {
         all.saturating_sub(held) / MEAN_SCALE
     }
 
-    /// A further prompt of a pool, of which so many tokens are held. Two at once may count as one.
+    /// Counts a further prompt of a pool, of which so many tokens are held. Two at once may count as one.
     #[inline]
     pub(crate) fn prompt(&self, pool: PoolId, tokens: u32, held: u32) {
         moves(mean_cell(&self.mean_prompt, pool), tokens);
         moves(mean_cell(&self.mean_held, pool), held);
     }
 
-    /// Mean length of the answers of a pool in tokens, the last hundred of those that told it counting most.
+    /// Mean length of a pool's answers in tokens; the last hundred that told it count most.
     #[inline]
     pub fn mean_answer(&self, pool: PoolId) -> u32 {
         (mean_cell(&self.mean_answer, pool).load(Ordering::Relaxed) / MEAN_SCALE).max(1)
     }
 
-    /// A further answer of a pool. Two at once may count as one.
+    /// Counts a further answer of a pool. Two at once may count as one.
     #[inline]
     pub(crate) fn answer(&self, pool: PoolId, tokens: u32) {
         moves(mean_cell(&self.mean_answer, pool), tokens);
     }
 
-    /// The means of a pool as they are now.
+    /// Returns the means of a pool as they are now.
     #[inline]
     pub fn means(&self, pool: PoolId) -> Means {
         let [prompt, held, answer] = [&self.mean_prompt, &self.mean_held, &self.mean_answer]
@@ -240,8 +242,8 @@ impl Loads {
         Means { prompt, held, answer }
     }
 
-    /// Becomes what `seen` is at these slots, with these means of a pool, so that it can be changed. For a copy that
-    /// nobody shares.
+    /// Copies the counts of `seen` at these slots, with these means of a pool, so that they can be changed. For a copy
+    /// that nobody shares.
     pub(crate) fn copy(&self, seen: &Loads, slots: &[u16], pool: PoolId, means: Means) {
         for &slot in slots {
             let Some((cells, seen)) = self.cells(slot).zip(seen.cells(slot)) else { continue };
@@ -256,19 +258,19 @@ impl Loads {
         mean_cell(&self.mean_answer, pool).store(means.answer, Ordering::Relaxed);
     }
 
-    /// What is counted of an endpoint, for the counters alone: a choice only reads.
+    /// Returns the counts of an endpoint. For the counters alone: a choice only reads.
     #[inline]
     pub(crate) fn cells(&self, slot: u16) -> Option<&Cells> {
         self.endpoints.get(slot as usize)
     }
 }
 
-/// Pools beyond the last, of which there are none but where models of all this are tried, share its mean.
+/// Returns a pool's cell. Pools beyond the last share its cell, which happens only when models of this are checked.
 fn mean_cell(means: &[AtomicU32; POOLS], pool: PoolId) -> &AtomicU32 {
     &means[usize::from(pool.0).min(POOLS - 1)]
 }
 
-/// A mean takes one more length in.
+/// Moves a mean towards one more length.
 fn moves(cell: &AtomicU32, tokens: u32) {
     let mean = i64::from(cell.load(Ordering::Relaxed));
     let moved = mean + (i64::from(tokens.min(TOKENS_MAX)) * i64::from(MEAN_SCALE) - mean) / MEAN_PROMPTS;

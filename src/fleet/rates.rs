@@ -1,17 +1,17 @@
-//! How fast endpoints compute prompts, as first tokens tell it.
+//! How fast endpoints compute prompts, measured by their first tokens.
 
 use crate::atomics::{AtomicU32, Ordering};
 use crate::limits::TOKENS_MAX;
 
-/// Tokens a second.
+/// A rate in tokens per second.
 #[derive(Debug)]
 pub(super) struct Rate(AtomicU32);
 
-/// Tokens a second that an engine is taken to compute before one was timed.
+/// Assumed rate of an engine before a prompt was timed.
 const FIRST_RATE: u32 = 4_000;
-/// The weight of one timed prompt in an engine's rate is one part of so many; shorter ones tell of waiting, not of
-/// computing.
+/// A timed prompt's weight in an engine's rate is one part of so many.
 const TIMED_PROMPTS: i64 = 8;
+/// Shortest prompt that is timed: shorter ones measure waiting, not computing.
 const TIMED_TOKENS_MIN: u32 = 512;
 
 impl Default for Rate {
@@ -21,13 +21,13 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// At least 1.
+    /// Returns the rate, at least 1.
     #[inline]
     pub(super) fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed).max(1)
     }
 
-    /// So many tokens took so long.
+    /// Counts a prompt of so many tokens that took so long.
     pub(super) fn timed(&self, tokens: u32, micros: u64) {
         if tokens < TIMED_TOKENS_MIN {
             return;
@@ -37,7 +37,7 @@ impl Rate {
         self.0.store((rate + (timed - rate) / TIMED_PROMPTS) as u32, Ordering::Relaxed);
     }
 
-    /// The endpoint there was not timed yet.
+    /// Resets the rate for another endpoint.
     pub(super) fn forget(&self) {
         self.0.store(FIRST_RATE, Ordering::Relaxed);
     }

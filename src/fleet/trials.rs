@@ -1,9 +1,10 @@
-//! Which of the requests in flight on an endpoint on trial are its trial's own, and not open there from before.
+//! Counts which requests in flight on an endpoint on trial belong to the trial, and were not open there before.
 
 use crate::atomics::{AtomicU64, Ordering};
 
-/// In the upper half the number of its trial, odd while one is under way, in the lower how many requests were
-/// admitted on it and have not ended. The number tells them from those of the trials before, which count no more.
+/// The upper half is the number of the endpoint's trial, odd while one is under way; the lower half counts the requests
+/// that were admitted on this trial and have not ended. The number tells them from requests of earlier trials, which no
+/// longer count.
 #[derive(Debug, Default)]
 pub(crate) struct Trial(AtomicU64);
 
@@ -20,27 +21,28 @@ impl Trial {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, update).ok()
     }
 
-    /// One begins, and has no request of its own yet.
+    /// Begins a trial, without requests of its own yet.
     pub(crate) fn begin(&self) {
         self.update(|cell| Some(u64::from(number(cell).wrapping_add(1) | 1) << u32::BITS));
     }
 
-    /// None is under way.
+    /// Ends the trial, if one is under way.
     pub(crate) fn end(&self) {
         self.update(|cell| is_under_way(cell).then(|| u64::from(number(cell).wrapping_add(1)) << u32::BITS));
     }
 
-    /// A request is about to count there. Answers the number of the trial that it belongs to; 0: none is under way.
+    /// Counts a request that is about to begin. Returns the number of the trial that it belongs to; 0 if none is under
+    /// way.
     #[inline]
     pub(crate) fn join(&self) -> u32 {
-        // Mostly none is under way, and nothing is written.
+        // Usually none is under way, and nothing is written.
         if self.own().is_none() {
             return 0;
         }
         self.update(|cell| is_under_way(cell).then(|| cell + 1)).map_or(0, number)
     }
 
-    /// It counts there no more.
+    /// Counts the end of a request of this trial.
     #[inline]
     pub(crate) fn leave(&self, trial: u32) {
         if trial != 0 {
@@ -48,19 +50,19 @@ impl Trial {
         }
     }
 
-    /// The same, whichever trial it is.
+    /// Counts the end of a request, whichever trial is under way.
     pub(crate) fn leave_any(&self) {
         self.update(less_one);
     }
 
-    /// How many requests of its own the trial has that is under way.
+    /// Returns how many requests the trial under way has; `None` if there is no trial.
     #[inline]
     pub(crate) fn own(&self) -> Option<u32> {
         let cell = self.0.load(Ordering::Acquire);
         is_under_way(cell).then_some(cell as u32)
     }
 
-    /// Becomes what `seen` is.
+    /// Copies the state of `seen`.
     pub(crate) fn copy(&self, seen: &Trial) {
         self.0.store(seen.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -90,7 +92,7 @@ mod tests {
         let third = admit();
         counters.on_trial(3);
         assert_eq!(seen(), (3, 3));
-        // At once another: control may look late.
+        // Another trial follows at once, as control may look late.
         counters.on_trial(3);
         let fourth = admit();
         assert_eq!(seen(), (4, 3));

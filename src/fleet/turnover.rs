@@ -1,33 +1,34 @@
-//! How fast a cache turns over: whether what a prompt pushes out of it was just used, and will probably be asked for
-//! again, or lay there for long, or whether there is room still.
+//! How fast a cache turns over: whether what a prompt pushes out of it was used just now, and will probably be asked
+//! for again, or was unused for long, or whether there is still room.
 
 use std::time::Duration;
 
-/// What went out of one cache of late.
+/// What left one cache of late.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turnover {
-    /// Blocks that had gone in all when it was looked at last.
+    /// Blocks that had left in all at the last look.
     gone: Option<u64>,
-    /// Blocks of prompts that had come.
+    /// Blocks of prompts that had come in all at the last look.
     came: u64,
-    /// Those of late: what went [`Turnover::WINDOW`] ago counts a third.
+    /// Blocks that left of late: one that left [`Turnover::WINDOW`] ago counts about a third.
     late: f32,
-    /// Of the cache.
+    /// `late` as a part of the cache.
     part: f32,
     vacant: f32,
 }
 
 impl Turnover {
-    /// How long what is asked for again stays away, by order of magnitude: a tool that runs, a reader who answers.
+    /// How long a conversation pauses before its cache is asked for again, by order of magnitude: a tool runs, a reader
+    /// answers.
     pub const WINDOW: Duration = Duration::from_secs(30);
     /// A smaller change is not reported.
     const NOTICED: f32 = 0.01;
 
-    /// So many blocks have gone by now from a cache that holds `held` of at most `capacity`, and so many of prompts
-    /// come; it was looked at so long ago. Answers whether much has changed.
+    /// Notes that so many blocks have left a cache by now and so many blocks of prompts have come; it holds `held` of
+    /// at most `capacity` blocks, and the last look was so long `ago`. Returns whether much has changed.
     pub fn saw(&mut self, (gone, came): (u64, u64), held: u32, capacity: u32, ago: Duration) -> bool {
         let Turnover { part, vacant, .. } = *self;
-        // Answers push out answers, which nobody asks for: of a full cache as much of prompts goes as comes.
+        // Answers push out answers, which nobody asks for: from a full cache as many blocks of prompts leave as come.
         let went = gone.saturating_sub(self.gone.unwrap_or(gone)).min(came.saturating_sub(self.came));
         (self.gone, self.came) = (Some(gone), came);
         self.late = self.late * (-ago.as_secs_f32() / Turnover::WINDOW.as_secs_f32()).exp() + went as f32;
@@ -37,12 +38,12 @@ impl Turnover {
         (self.part - part).abs().max((self.vacant - vacant).abs()) >= Turnover::NOTICED
     }
 
-    /// How much of the cache was replaced within the last half minute, 0..=1.
+    /// Part of the cache that was replaced within the last half minute, 0..=1.
     pub fn part(&self) -> f32 {
         self.part
     }
 
-    /// How much of it holds nothing yet, 0..=1; 0 where its size is not known.
+    /// Part of the cache that holds nothing yet, 0..=1; 0 if its size is not known.
     pub fn vacant(&self) -> f32 {
         self.vacant
     }
@@ -52,7 +53,7 @@ impl Turnover {
 mod tests {
     use super::*;
 
-    /// All that goes makes room for prompts.
+    /// Here all blocks that leave make room for prompts.
     fn saw(turnover: &mut Turnover, gone: u64, held: u32, capacity: u32, ago: Duration) -> bool {
         turnover.saw((gone, gone), held, capacity, ago)
     }
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn it_is_never_more_than_the_cache_and_settles_at_the_rate() {
         let mut turnover = Turnover::default();
-        // One of a hundred blocks a second, and then twice as many as there are.
+        // One of a hundred blocks a second, and then twice as many blocks as there are.
         (0..600).for_each(|second| assert!(!saw(&mut turnover, second, 100, 100, SECOND) || second < 60));
         assert!((0.29..0.32).contains(&turnover.part()), "{}", turnover.part());
         saw(&mut turnover, 800, 100, 100, SECOND);

@@ -1,10 +1,10 @@
-//! The body of one message on its way, whatever its framing.
+//! The state of one message's body while it is passed on, whatever its framing.
 
 use super::chunk::{Chunked, Kind, Part};
 use super::framing::BodyLength;
 use super::reply::{Cause, Fault};
 
-/// A body of which more may come.
+/// A body, as far as it has come.
 #[derive(Debug)]
 pub struct Body(State);
 
@@ -14,15 +14,15 @@ enum State {
     Length(u64),
     Chunked(Chunked),
     UntilClose,
-    /// Closed where that is an end.
+    /// Ended by the close of its connection.
     Closed,
 }
 
-// One for each direction of every connection.
+// There is one for each direction of every connection.
 const _: () = assert!(size_of::<Body>() <= 64, "a body's state is small");
 
 impl Body {
-    /// A body of which nothing has come.
+    /// Makes a body of which nothing has come.
     pub const fn new(length: BodyLength) -> Body {
         Body(match length {
             BodyLength::None => State::Length(0),
@@ -32,8 +32,8 @@ impl Body {
         })
     }
 
-    /// Says what a leading part of `bytes` is. Call again with what is behind it until [`Body::done`]; bytes
-    /// behind the end belong to the next message and are never taken.
+    /// Says what a leading part of `bytes` is. Call again with the bytes after it until [`Body::done`]; bytes after the
+    /// body's end belong to the next message and are never taken.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Part, Fault> {
         match &mut self.0 {
@@ -59,7 +59,7 @@ impl Body {
         }
     }
 
-    /// The peer sends no more. A fault unless the body was over, or ends just so.
+    /// Notes that the peer sends no more. A fault unless the body was over, or ends with its connection.
     pub fn on_close(&mut self) -> Result<(), Fault> {
         if matches!(self.0, State::UntilClose) {
             self.0 = State::Closed;
@@ -70,19 +70,19 @@ impl Body {
         }
     }
 
-    /// Whether a chunk of ours may stand behind what has come.
+    /// Whether a chunk of ours may follow what has come.
     pub fn between_chunks(&self) -> bool {
         matches!(&self.0, State::Chunked(chunked) if chunked.at_start())
     }
 
-    /// So many bytes of a body of known length came another way.
+    /// Counts bytes of a body of known length that were passed on another way.
     pub fn passed(&mut self, len: u64) {
         if let State::Length(left) = &mut self.0 {
             *left = left.saturating_sub(len);
         }
     }
 
-    /// The bytes to come, where that is known.
+    /// Returns the number of bytes to come, if it is known.
     pub fn left(&self) -> Option<u64> {
         match &self.0 {
             State::Length(left) => Some(*left),
@@ -91,7 +91,7 @@ impl Body {
         }
     }
 
-    /// Appends the end that stands for a part of [`Kind::End`]; nothing for a body without chunks.
+    /// Appends the end that takes the place of a part of [`Kind::End`]; nothing for a body without chunks.
     pub fn write_end(&self, out: &mut Vec<u8>) {
         if let State::Chunked(chunked) = &self.0 {
             chunked.write_end(out);

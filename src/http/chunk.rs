@@ -1,9 +1,9 @@
-//! The chunked coding (RFC 9112 section 7), decoded where it lies.
+//! The chunked coding (RFC 9112 section 7), decoded in place.
 //!
-//! [`Chunked::next`] takes the bytes at hand and says of a leading part of them what it is. Size lines in
-//! their plainest form, data, and the line ends around them may be passed on as they stand, in one
-//! range; everything that someone else might read differently (extensions, leading zeros, trailers, a
-//! size line cut in two) is taken out, and given back in its plainest form.
+//! [`Chunked::next`] takes the bytes at hand and says of a leading part of them what it is. Size lines in their
+//! plainest form, data, and the line ends around them may be passed on as they are, in one range. Everything that
+//! another parser might read differently (extensions, leading zeros, trailers, a size line cut in two) is taken out,
+//! and written anew in its plainest form.
 
 use super::class::{HEX, VALUE, is};
 use super::digits::{HEX_DIGITS_MAX, HEX_MAX, hex_push};
@@ -11,7 +11,7 @@ use super::fields::{FieldTable, Fields, Known, parse_fields};
 use super::reply::{Cause, Fault};
 use super::rewrite::write_field;
 
-/// Most bytes of chunk extensions in one body. Nobody we know of sends any.
+/// Most bytes of chunk extensions in one body. No known client or engine sends any.
 pub const EXTENSION_BYTES_MAX: u16 = 4 << 10;
 /// Most bytes of one trailer section.
 pub const TRAILER_BYTES_MAX: usize = 8 << 10;
@@ -33,24 +33,24 @@ pub struct Part {
 /// Kinds of parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// They may be passed on as they stand. The body's own bytes among them are `start..end`; before and
-    /// after these stand size lines and line ends, at the end perhaps the whole last chunk.
+    /// They may be passed on as they are. The body's own bytes among them are `start..end`; before and after these are
+    /// size lines and line ends, at the end perhaps the whole last chunk.
     Pass {
         /// Where the body's bytes start.
         start: usize,
         /// Where the body's bytes end.
         end: usize,
     },
-    /// The rest of a size line that must not be passed on: [`SizeLine`] of this size stands for it.
+    /// The rest of a size line that must not be passed on: a [`SizeLine`] of this size takes its place.
     Size(u64),
-    /// They must not be passed on, and nothing stands for them.
+    /// They must not be passed on, and nothing takes their place.
     Drop,
-    /// They must not be passed on; [`Chunked::write_end`] stands for them. The body is over.
+    /// They must not be passed on; [`Chunked::write_end`] takes their place. The body is over.
     End,
 }
 
 impl Part {
-    /// The body's own bytes among `bytes`, the slice that was given to `next`.
+    /// Returns the body's own bytes among `bytes`, the slice that was given to `next`.
     pub fn data<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         match self.kind {
             Kind::Pass { start, end } => bytes.get(start..end).unwrap_or_default(),
@@ -58,7 +58,7 @@ impl Part {
         }
     }
 
-    /// The bytes that may be passed on as they stand.
+    /// Returns the bytes that may be passed on as they are.
     pub fn raw<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         match self.kind {
             Kind::Pass { .. } => bytes.get(..self.len).unwrap_or_default(),
@@ -71,18 +71,18 @@ impl Part {
 enum State {
     /// At the first byte of a size line.
     Start,
-    /// Among its digits, all of which are in `left`.
+    /// Among a size line's digits, all of which are in `left`.
     Digits,
-    /// Behind its `;`.
+    /// After its `;`.
     Extension,
-    /// Behind its CR.
+    /// After its CR.
     SizeLf,
     /// `left` bytes of data are to come.
     Data,
     /// The line end after the data.
     DataCr,
     DataLf,
-    /// Behind the last chunk's size line.
+    /// After the last chunk's size line.
     Trailers,
     Done,
     Failed,
@@ -96,7 +96,7 @@ struct Trailers {
     kept: Vec<u8>,
 }
 
-/// A chunked body on its way.
+/// A chunked body, as far as it has come.
 #[derive(Debug)]
 pub struct Chunked {
     left: u64,
@@ -113,12 +113,12 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// A body of which nothing has come.
+    /// Makes a body of which nothing has come.
     pub const fn new() -> Chunked {
         Chunked { left: 0, trailers: None, extension_bytes: 0, digits: 0, state: State::Start }
     }
 
-    /// Whether a size line is next: no chunk has begun that is not over.
+    /// Whether a size line is next: no chunk is unfinished.
     pub fn at_start(&self) -> bool {
         self.state == State::Start
     }
@@ -128,8 +128,8 @@ impl Chunked {
         self.state == State::Done
     }
 
-    /// Says what a leading part of `bytes` is. Call again with what is behind it until [`Chunked::done`];
-    /// bytes behind the end are not looked at. A fault is for good, and is told after all that came before it.
+    /// Says what a leading part of `bytes` is. Call again with the bytes after it until [`Chunked::done`]; bytes after
+    /// the body's end are not looked at. A fault stays, and is returned only after all parts that came before it.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Part, Fault> {
         let part = match self.state {
@@ -146,7 +146,7 @@ impl Chunked {
         part
     }
 
-    /// The line end of the chunk before, a size line, and as much of the data as there is.
+    /// Reads the line end of the last chunk, a size line, and as much of the data as there is.
     #[inline]
     fn chunk(&mut self, bytes: &[u8]) -> Result<Part, Fault> {
         let mut at = 0;
@@ -169,11 +169,11 @@ impl Chunked {
             self.state = State::Done;
             return Ok(pass(at + LAST_CHUNK.len(), at, at));
         }
-        // What is certain goes first, so that a line end is never held back or taken out.
+        // The line end that is certain is passed on first, so that it is never held back or taken out.
         if at > 0 { Ok(pass(at, at, at)) } else { self.size_line(bytes) }
     }
 
-    /// Data from `start` on, and the line end after it.
+    /// Reads data from `start` on, and the line end after it.
     #[inline]
     fn data(&mut self, bytes: &[u8], start: usize) -> Part {
         let there = bytes.len().saturating_sub(start);
@@ -187,7 +187,7 @@ impl Chunked {
         pass(self.data_end(bytes, end), start, end)
     }
 
-    /// As much of the line end after data as stands at `at`; what else stands there is left for the next call.
+    /// Reads as much of the line end after data as there is at `at`; other bytes are left for the next call.
     #[inline]
     fn data_end(&mut self, bytes: &[u8], mut at: usize) -> usize {
         if self.state == State::DataCr && bytes.get(at) == Some(&b'\r') {
@@ -201,7 +201,7 @@ impl Chunked {
         at
     }
 
-    /// A size line byte by byte: one that is cut, or not in its plainest form, or the last.
+    /// Reads a size line byte by byte: one that is cut in two, or not in its plainest form, or the last.
     #[cold]
     fn size_line(&mut self, bytes: &[u8]) -> Result<Part, Fault> {
         let fault = |message| Err(Fault::new(Cause::BadChunk, message));
@@ -242,7 +242,7 @@ impl Chunked {
         Ok(Part { len: bytes.len(), kind: Kind::Drop })
     }
 
-    /// The trailer section up to its blank line, kept until it is all there.
+    /// Reads the trailer section up to its blank line, and keeps it until it is all there.
     #[cold]
     fn trailers(&mut self, bytes: &[u8]) -> Result<Part, Fault> {
         if bytes.is_empty() {
@@ -286,7 +286,7 @@ const fn pass(len: usize, start: usize, end: usize) -> Part {
     Part { len, kind: Kind::Pass { start, end } }
 }
 
-/// A size line just as [`SizeLine`] writes it: its length and the size.
+/// Reads a size line that is just as [`SizeLine`] writes it; returns its length and the size.
 #[inline]
 fn plain_size_line(bytes: &[u8]) -> Option<(usize, u64)> {
     let mut size = 0u64;
@@ -294,7 +294,8 @@ fn plain_size_line(bytes: &[u8]) -> Option<(usize, u64)> {
     // 2^53 has 14 digits.
     for &byte in bytes.iter().take(14) {
         let digit = HEX[usize::from(byte)];
-        // Capitals (without the bit 0x20) are not plain, so that what is sent on never depends on the cuts.
+        // Capitals (without the bit 0x20) are not plain, so that the bytes sent on never depend on where the input was
+        // cut.
         if digit > 15 || byte & 0x20 == 0 {
             break;
         }
@@ -306,8 +307,8 @@ fn plain_size_line(bytes: &[u8]) -> Option<(usize, u64)> {
     (plain && ends).then_some((digits + 2, size))
 }
 
-/// RFC 9110 section 6.5.1: no field that is needed for framing, routing, authentication, request modifiers,
-/// response controls or content format. Those in [`Known`] have been sorted out already.
+/// Whether a field may be in a trailer. RFC 9110 section 6.5.1: no field that is needed for framing, routing,
+/// authentication, request modifiers, response controls or content format. Those in [`Known`] were sorted out already.
 fn may_trail(name: &[u8]) -> bool {
     const STARTS: [&[u8]; 6] = [b"content-", b"proxy-", b"x-forwarded-", b"if-", b"sec-", b"access-control-"];
     const NAMES: [&[u8]; 22] = [
@@ -346,7 +347,7 @@ pub struct SizeLine {
 }
 
 impl SizeLine {
-    /// The line of a chunk of `size` bytes. `size` is not 0: that would be the last chunk.
+    /// Makes the line of a chunk of `size` bytes. `size` is not 0: that would be the last chunk.
     pub fn new(size: u64) -> SizeLine {
         debug_assert!(size != 0, "a chunk of 0 bytes ends the body");
         let mut bytes = [0; 18];
@@ -365,7 +366,7 @@ impl SizeLine {
         SizeLine { bytes, start: start as u8 }
     }
 
-    /// Its bytes, CRLF included.
+    /// Returns its bytes, CRLF included.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(usize::from(self.start)..).unwrap_or_default()
     }

@@ -4,16 +4,16 @@
 pub const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~", 0);
 /// Visible ASCII, the bytes accepted in a request target.
 pub const TARGET: [bool; 256] = visible();
-/// What an authority may hold outside `[...]`: unreserved, `%` and sub-delims without `,`.
+/// The bytes that an authority may have outside `[...]`: unreserved, `%` and sub-delims without `,`.
 pub const REG_NAME: [bool; 256] = class(b"-._~%!$&'()*+;=", 0);
-/// What may stand between `[` and `]` of an authority.
+/// The bytes that may be between `[` and `]` of an authority.
 pub const IP_LITERAL: [bool; 256] = class(b":.%-_~", 0);
 /// Field values, reason phrases, chunk extensions: HTAB, SP, visible ASCII and `obs-text`.
 pub const VALUE: [bool; 256] = class(b"\t !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", 0x80);
 /// The value of a hexadecimal digit, 0xff for any other byte.
 pub const HEX: [u8; 256] = hex_digits();
 
-/// The listed bytes, letters and digits, and everything from `from` up if that is not 0.
+/// Makes a class of the listed bytes, letters and digits, and all bytes from `from` up if that is not 0.
 const fn class(listed: &[u8], from: u8) -> [bool; 256] {
     let mut table = [false; 256];
     let mut i = 0;
@@ -63,13 +63,13 @@ pub fn all(table: &[bool; 256], bytes: &[u8]) -> bool {
     run_end(table, bytes, 0) == bytes.len()
 }
 
-/// A non-empty token.
+/// Whether the bytes are a non-empty token.
 pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(&TOKEN, bytes)
 }
 
-/// Where the run of bytes of `table` that starts at `from` ends;
-/// looks at eight bytes before it asks which of them ends it.
+/// Returns where the run of bytes of `table` that starts at `from` ends; looks at eight bytes before it asks which of
+/// them ends it.
 #[inline]
 pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
     let rest = bytes.get(from..).unwrap_or_default();
@@ -79,14 +79,15 @@ pub fn run_end(table: &[bool; 256], bytes: &[u8], from: usize) -> usize {
     from + whole * 8 + tail.iter().position(|&byte| !is(table, byte)).unwrap_or(tail.len())
 }
 
-/// The lowest bit of each byte of a word, and the highest.
+/// The lowest bit of each byte of a word.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
+/// The highest bit of each byte of a word.
 const HIGHS: u64 = ONES * 0x80;
 
-/// `run_end(&TOKEN, ..)`, eight bytes a step while they are letters, digits and `-`, as nearly all of a name is.
+/// `run_end(&TOKEN, ..)`, eight bytes a step while these are letters, digits and `-`, as most bytes of a name are.
 #[inline]
 pub fn token_end(bytes: &[u8], from: usize) -> usize {
-    // The highest bit of each byte: whether it is at least this, where none of `word` is above 127.
+    // Sets the highest bit of each byte that is at least `least`, if no byte of `word` is above 127.
     let from_on = |word: u64, least: u8| word + (ONES * u64::from(0x80 - least));
     let mut at = from;
     while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -117,7 +118,7 @@ pub fn target_end(bytes: &[u8], from: usize) -> usize {
     while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*eight);
         let low = word & !HIGHS;
-        // The highest bit of each byte: whether it is visible. 0x7f is not.
+        // The highest bit of each byte that is visible ASCII, which 0x7f is not.
         let visible = (low + ONES * (0x80 - 0x21)) & !(low + ONES) & !word;
         let others = !visible & HIGHS;
         if others != 0 {
@@ -152,7 +153,7 @@ pub fn value_end(bytes: &[u8], from: usize) -> usize {
     run_end(&VALUE, bytes, at)
 }
 
-/// `bytes` without the blanks and tabs (OWS) around it.
+/// Returns `bytes` without the blanks and tabs (OWS) around it.
 pub fn trim(bytes: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(*byte, b' ' | b'\t');
     let Some(start) = bytes.iter().position(|byte| !blank(byte)) else { return &[] };
@@ -160,7 +161,7 @@ pub fn trim(bytes: &[u8]) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()
 }
 
-/// The elements of a comma-separated list, trimmed; empty ones are kept for the caller to judge.
+/// Returns the elements of a comma-separated list, trimmed; empty ones are kept for the caller to judge.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim)
 }

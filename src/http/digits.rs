@@ -1,16 +1,16 @@
-//! The numbers of HTTP framing. `str::parse` takes a `+`, and has made desyncs of it (CVE-2021-32715):
-//! these take digits and nothing else.
+//! Reads and writes the numbers of HTTP framing. `str::parse` accepts a `+`, which has led to desyncs (CVE-2021-32715):
+//! these functions take digits and nothing else.
 
 use super::class::HEX;
 
 /// Largest length of a message body.
 pub const DECIMAL_MAX: u64 = i64::MAX as u64;
-/// Largest size of one chunk: what peers that count in doubles can still hold.
+/// Largest size of one chunk, in bytes: peers that count in doubles can still represent it.
 pub const HEX_MAX: u64 = 1 << 53;
-/// Most digits of a chunk size; more are leading zeros without a use.
+/// Most digits of a chunk size: more could only be leading zeros.
 pub const HEX_DIGITS_MAX: usize = 16;
 
-/// `1*DIGIT` up to 2^63-1; anything else is `None`.
+/// Reads `1*DIGIT` up to 2^63-1; anything else is `None`.
 pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {
         return None;
@@ -29,7 +29,7 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// `1*16HEXDIG` up to 2^53; anything else is `None`.
+/// Reads `1*16HEXDIG` up to 2^53; anything else is `None`.
 pub fn hex(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > HEX_DIGITS_MAX {
         return None;
@@ -37,7 +37,7 @@ pub fn hex(bytes: &[u8]) -> Option<u64> {
     bytes.iter().try_fold(0, |value, &byte| hex_push(value, byte))
 }
 
-/// `value` with one hexadecimal digit more, while that stays within [`HEX_MAX`].
+/// Returns `value` with one hexadecimal digit more, if that stays within [`HEX_MAX`].
 #[inline]
 pub fn hex_push(value: u64, byte: u8) -> Option<u64> {
     let digit = HEX[usize::from(byte)];
@@ -52,7 +52,7 @@ pub fn hex_push(value: u64, byte: u8) -> Option<u64> {
 #[inline]
 pub fn write_decimal(out: &mut Vec<u8>, value: u64) {
     let digit = |place: u64| b'0' + (value / place % 10) as u8;
-    // Most are parts of an address or a status.
+    // Most numbers are parts of an address or a status.
     match value {
         0..10 => out.push(digit(1)),
         10..100 => out.extend_from_slice(&[digit(10), digit(1)]),

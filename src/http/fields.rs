@@ -1,10 +1,10 @@
-//! Field lines (RFC 9112 section 5): of heads and of trailer sections. They stay where they came; a table
-//! holds their places.
+//! Field lines (RFC 9112 section 5) of heads and of trailer sections. Their bytes stay in the buffer that they came in;
+//! a table has their places.
 
 use super::class;
 use super::reply::{Cause, Fault};
 
-/// Names the front itself acts on.
+/// Names of fields that the front itself acts on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "each is the field of its name")]
@@ -37,7 +37,7 @@ pub enum Known {
 }
 
 impl Known {
-    /// Which one `name` is, whatever its case.
+    /// Returns which field `name` is, whatever its case.
     #[inline]
     pub fn of(name: &[u8]) -> Known {
         match (name.len(), name.first().map(|first| first | 0x20)) {
@@ -76,7 +76,7 @@ impl Known {
     }
 }
 
-/// All bytes are compared, whether one differed or not: of a length known here that is a few wide comparisons.
+/// Compares all bytes, even after one that differs: with a length known to the compiler that is a few wide comparisons.
 #[inline(always)]
 fn called<const N: usize>(name: &[u8], lower: &[u8; N], known: Known) -> Known {
     let Some(name) = name.first_chunk::<N>().filter(|_| name.len() == N) else { return Known::Other };
@@ -100,7 +100,7 @@ pub struct FieldTable {
 }
 
 impl FieldTable {
-    /// An empty table; it grows to at most `head_fields_max` entries.
+    /// Makes an empty table; it grows to at most `head_fields_max` entries.
     pub fn new() -> FieldTable {
         FieldTable { fields: Vec::with_capacity(32), known: 0 }
     }
@@ -124,18 +124,18 @@ impl<'a> Fields<'a> {
         Fields { bytes, list: &table.fields, known: table.known }
     }
 
-    /// The head's bytes from one place to another.
+    /// Returns the head's bytes between two offsets.
     pub(super) fn range(&self, (start, end): (u32, u32)) -> &'a [u8] {
         self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// Name (as it came), value (trimmed) and which it is, in order.
+    /// Returns name (as it came), value (trimmed) and which field it is, for all fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8], Known)> + use<'a> {
         let this = *self;
         this.list.iter().map(move |field| (this.range(field.name), this.range(field.value), field.known))
     }
 
-    /// The lines they came in, in order.
+    /// Returns the lines of all fields, in order.
     pub(super) fn lines(&self) -> impl Iterator<Item = Line<'a>> + use<'a> {
         let this = *self;
         this.list.iter().map(move |field| Line { fields: this, field })
@@ -146,33 +146,33 @@ impl<'a> Fields<'a> {
         self.known & known.bit() != 0
     }
 
-    /// The values of all fields of this name, in order. Costs nothing where there is none.
+    /// Returns the values of all fields of this name, in order. Costs nothing if there is none.
     pub fn known(&self, known: Known) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let this = if self.has(known) { *self } else { Fields { list: &[], ..*self } };
         this.list.iter().filter(move |field| field.known == known).map(move |field| this.range(field.value))
     }
 
-    /// The values of all fields called `name` (lower case), in order.
+    /// Returns the values of all fields called `name` (lower case), in order.
     pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         self.iter().filter(move |(found, ..)| found.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value, _)| value)
     }
 
-    /// The value of the first field called `name` (lower case).
+    /// Returns the value of the first field called `name` (lower case).
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.all(name).next()
     }
 
-    /// Whether the body cannot be read as it stands, by any line of Content-Encoding.
+    /// Whether any line of Content-Encoding says that the body is encoded.
     pub fn is_encoded(&self) -> bool {
         self.known(Known::ContentEncoding).any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
     }
 
-    /// How many there are.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -198,7 +198,7 @@ impl<'a> Line<'a> {
         self.fields.range(self.field.value)
     }
 
-    /// Where it lies in the head, if it is written as we write lines: `name: value`, one blank and no more.
+    /// Returns its range in the head, if it is written as we write lines: `name: value`, one blank and no more.
     #[inline]
     pub(super) fn plain(&self) -> Option<(u32, u32)> {
         let (name, value) = (self.field.name, self.field.value);
@@ -215,10 +215,10 @@ pub(super) const fn bad_head(message: &'static str) -> Fault {
     Fault::new(Cause::BadHead, message)
 }
 
-/// Nothing wrong so far, and the bytes ended.
+/// The outcome of parsing; `None`: nothing is wrong so far, but the bytes end too early.
 pub(super) type Parsed<T> = Result<Option<T>, Fault>;
 
-/// `*( field-name ":" OWS field-value OWS CRLF ) CRLF` from `at` on; gives the end of it.
+/// Parses `*( field-name ":" OWS field-value OWS CRLF ) CRLF` from `at` on; returns the offset after it.
 pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, fields_max: usize) -> Parsed<usize> {
     table.clear();
     loop {
@@ -255,7 +255,7 @@ pub(super) fn parse_fields(bytes: &[u8], mut at: usize, table: &mut FieldTable, 
     }
 }
 
-/// CRLF at `at`, and nothing else that anyone could take for a line end.
+/// Parses a CRLF at `at`, and nothing else that a parser could take for a line end; returns the offset after it.
 pub(super) fn line_break(bytes: &[u8], at: usize) -> Parsed<usize> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),

@@ -1,5 +1,5 @@
-//! How long a message is, and what becomes of its connection: RFC 9112 section 6 and 9 in their order.
-//! Where the RFC leaves a choice between repairing and refusing, this refuses.
+//! How long a message is, and what becomes of its connection: RFC 9112 sections 6 and 9, in their order. If the RFC
+//! leaves a choice between repairing and refusing, this refuses.
 
 use super::digits::decimal;
 
@@ -11,7 +11,7 @@ use super::reply::{Cause, Fault, Refusal};
 /// Where the body of a message ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyLength {
-    /// There is none.
+    /// There is no body.
     None,
     /// After this many bytes.
     Length(u64),
@@ -22,7 +22,7 @@ pub enum BodyLength {
 }
 
 impl BodyLength {
-    /// Whether there is certainly no byte of it.
+    /// Whether the body certainly has no bytes.
     pub fn is_empty(self) -> bool {
         matches!(self, BodyLength::None | BodyLength::Length(0))
     }
@@ -33,13 +33,13 @@ impl BodyLength {
 pub struct RequestFraming {
     /// Where its body ends.
     pub body: BodyLength,
-    /// The client wants another request on this connection.
+    /// Whether the client wants to send another request on this connection.
     pub keep_alive: bool,
-    /// The client waits for 100 before it sends its body.
+    /// Whether the client waits for 100 (Continue) before it sends its body.
     pub expect_continue: bool,
-    /// The client asks for another protocol.
+    /// Whether the client asks for another protocol.
     pub upgrade: bool,
-    /// The reply has no body, whatever its fields say.
+    /// Whether the method is HEAD: the reply then has no body, whatever its fields say.
     pub head_method: bool,
 }
 
@@ -48,17 +48,17 @@ pub struct RequestFraming {
 pub struct ReplyFraming {
     /// Where its body ends.
     pub body: BodyLength,
-    /// The length told for a body that is not sent (HEAD, 304), or that is.
+    /// The length that Content-Length announces for a body, also for one that is not sent (HEAD, 304).
     pub announced: Option<u64>,
-    /// The engine allows another request on this connection.
+    /// Whether the engine allows another request on this connection.
     pub keep_alive: bool,
-    /// 1xx other than 101: the reply proper follows.
+    /// Whether it is 1xx other than 101: the final reply follows.
     pub interim: bool,
-    /// 101: what follows is another protocol.
+    /// Whether it is 101: another protocol follows.
     pub switching: bool,
-    /// A body of server-sent events, not encoded.
+    /// Whether the body is server-sent events, not encoded.
     pub event_stream: bool,
-    /// A body of JSON, not encoded.
+    /// Whether the body is JSON, not encoded.
     pub json: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn request(head: &RequestHead) -> Result<RequestFraming, Refusal> {
     })
 }
 
-/// RFC 9112 section 6.3, the rules for requests.
+/// Finds where a request's body ends: RFC 9112 section 6.3, the rules for requests.
 fn request_body(fields: &Fields, version: Version) -> Result<BodyLength, Refusal> {
     let refuse = |message| Err(Refusal::new(400, Cause::BadFraming, message));
     if fields.has(Known::TransferEncoding) {
@@ -122,7 +122,7 @@ fn request_body(fields: &Fields, version: Version) -> Result<BodyLength, Refusal
     }
 }
 
-/// Judges a reply to a request of the framing `asked`.
+/// Judges a reply to a request with the framing `asked`.
 pub fn reply(head: &ResponseHead, asked: &RequestFraming) -> Result<ReplyFraming, Fault> {
     let fields = &head.fields;
     let connection = Connection::of(fields).map_err(|message| Fault::new(Cause::BadHead, message))?;
@@ -143,13 +143,13 @@ pub fn reply(head: &ResponseHead, asked: &RequestFraming) -> Result<ReplyFraming
     })
 }
 
-/// RFC 9112 section 6.3, the rules for replies; also the length that is told.
+/// Finds where a reply's body ends, and the announced length: RFC 9112 section 6.3, the rules for replies.
 fn reply_body(head: &ResponseHead, asked: &RequestFraming) -> Result<(BodyLength, Option<u64>), Fault> {
     let fault = |message| Fault::new(Cause::BadFraming, message);
     let fields = &head.fields;
     let coded = fields.has(Known::TransferEncoding);
     let length = content_length(fields).map_err(fault)?;
-    // The same contradictions as in requests: an engine, or whatever answers in its place, is not trusted.
+    // The same contradictions are faults as in requests: an engine, or whatever answers in its place, is not trusted.
     if coded {
         if head.version == Version::Http10 {
             return Err(fault("Transfer-Encoding in an HTTP/1.0 reply"));
@@ -193,14 +193,14 @@ enum Coding {
     Unclear,
 }
 
-/// What Transfer-Encoding says: exactly `chunked` in one field, one well-formed other coding, or neither.
+/// Reads Transfer-Encoding: exactly `chunked` in one field, one well-formed list with another coding, or neither.
 fn coding(fields: &Fields) -> Coding {
     let mut values = fields.known(Known::TransferEncoding);
     let (Some(value), None) = (values.next(), values.next()) else { return Coding::Unclear };
     if value.eq_ignore_ascii_case(b"chunked") {
         return Coding::Chunked;
     }
-    // A list is clear if its codings are tokens and chunked stands nowhere but once at its end.
+    // A list is clear if its codings are tokens and chunked is at most once in it, at the end.
     let mut chunked = 0;
     for element in list(value) {
         if !is_token(element) || chunked > 0 {
@@ -211,7 +211,7 @@ fn coding(fields: &Fields) -> Coding {
     Coding::Unknown
 }
 
-/// Content-Length: one field, `1*DIGIT`.
+/// Reads Content-Length: one field, `1*DIGIT`.
 fn content_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
     let mut values = fields.known(Known::ContentLength);
     match (values.next(), values.next()) {
@@ -221,19 +221,19 @@ fn content_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
     }
 }
 
-/// RFC 9110 section 10.1.1: `100-continue` and nothing else; an HTTP/1.0 client cannot expect it.
+/// Reads Expect (RFC 9110 section 10.1.1): `100-continue` and nothing else; an HTTP/1.0 client cannot expect it.
 fn expectation(fields: &Fields, version: Version) -> Result<bool, Refusal> {
     let mut values = fields.known(Known::Expect);
     match (values.next(), values.next()) {
-        // A list may be empty, and then expects nothing.
+        // The list may be empty, and then expects nothing.
         (None, _) | (Some(b""), None) => Ok(false),
         (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Ok(version == Version::Http11),
         _ => Err(Refusal::new(417, Cause::BadField, "an expectation other than 100-continue")),
     }
 }
 
-/// The protocol a client offers to switch to. Other versions of HTTP itself and TLS are not offered on:
-/// a tunnel of requests would pass the front unseen.
+/// Returns the protocol that a client offers to switch to. Offers of other versions of HTTP itself and of TLS are not
+/// passed on: requests in such a tunnel would pass the front unseen.
 pub fn offered_protocol<'a>(fields: &Fields<'a>) -> Option<&'a [u8]> {
     let mut values = fields.known(Known::Upgrade);
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -244,7 +244,7 @@ pub fn offered_protocol<'a>(fields: &Fields<'a>) -> Option<&'a [u8]> {
     (!hidden && is_token(name) && version.is_none_or(is_token)).then_some(value)
 }
 
-/// Each field of a head is looked for among them.
+/// Most options of a Connection list: each field of a head is looked for among them.
 const CONNECTION_OPTIONS_MAX: usize = 32;
 
 /// What the Connection fields of a message say.
@@ -253,7 +253,7 @@ struct Connection {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
-    /// A field that is not of the connection is named, as if to have it removed.
+    /// An end-to-end field is named, as if to have it removed.
     essential: bool,
 }
 
@@ -276,14 +276,14 @@ impl Connection {
         Ok(connection)
     }
 
-    /// RFC 9112 section 9.3.
+    /// Whether the connection persists after this message (RFC 9112 section 9.3).
     fn persists(&self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
 }
 
-/// Fields that a Connection list cannot take out: without them the message would mean something else,
-/// to the engine or to what stands before it.
+/// Whether a field cannot be taken out by a Connection list: without it the message would mean something else, to the
+/// engine or to a proxy before it.
 pub fn is_end_to_end(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 17] = [
         b"accept",
@@ -316,13 +316,13 @@ enum MediaType {
     Opaque,
 }
 
-/// What the bytes of a body are, where they can be read as they stand.
+/// Returns the kind of a body's bytes, if they can be read as they are.
 fn media_type(fields: &Fields) -> MediaType {
     if fields.is_encoded() {
         return MediaType::Opaque;
     }
     let value = fields.known(Known::ContentType).next().unwrap_or_default();
-    // As engines write it, mostly.
+    // As most engines write it.
     if value == b"application/json" {
         return MediaType::Json;
     }

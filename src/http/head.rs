@@ -1,8 +1,8 @@
-//! Heads (RFC 9112 sections 2 to 4), in one pass over the bytes, strictly: what one parser forgives, the
-//! next one reads differently. Field lines are in [`super::fields`].
+//! Parses heads (RFC 9112 sections 2 to 4), in one pass over the bytes, strictly: what one parser forgives, the next
+//! one reads differently. Field lines are in [`super::fields`].
 //!
-//! A head that is not all there yet is [`Status::Partial`]: parse again when more has come. Each verdict
-//! falls at the first byte that decides it, so cutting the input elsewhere never changes it.
+//! A head that is not all there yet is [`Status::Partial`]: parse again when more has come. Each verdict depends only
+//! on the bytes up to the first that decides it, so that cutting the input elsewhere never changes it.
 
 use super::class;
 use super::fields::{FieldTable, Fields, Known, LARGE, Parsed, bad_head, line_break, parse_fields};
@@ -10,29 +10,29 @@ use super::reply::{Cause, Fault, Refusal};
 use super::target;
 use crate::limits::{Limits, REPLY_HEAD_BYTES_MAX};
 
-/// Of a request; replies have more room.
+/// For a request; replies have more room.
 const TOO_LARGE: Fault = Fault::new(LARGE.cause, "the head is too large (limits.head_bytes_max)");
 
 /// The first byte of TLS's handshake, which begins no method.
 const TLS: u8 = 0x16;
-/// How version 2 of the PROXY protocol begins; version 1 begins with a word.
+/// The beginning of version 2 of the PROXY protocol; version 1 begins with a word.
 const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const PROXY_V1: &[u8] = b"PROXY";
 const PROXY: Fault = Fault::new(
     Cause::OtherProtocol,
-    "a PROXY protocol header: that is not spoken here, and whoever is before this server has to leave it out",
+    "a PROXY protocol header: that is not spoken here, and the proxy before this server has to leave it out",
 );
 
-/// The outcome of parsing what may be a prefix.
+/// The outcome of parsing bytes that may be only the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status<T> {
-    /// The whole of it was there.
+    /// All of it was there.
     Complete(T),
     /// So far nothing is wrong, but the end is missing.
     Partial,
 }
 
-/// The versions spoken here.
+/// The HTTP versions that are spoken here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Version {
     /// HTTP/1.0
@@ -57,7 +57,7 @@ impl From<&Limits> for HeadLimits {
 }
 
 impl HeadLimits {
-    /// Of replies.
+    /// Makes the bounds of replies' heads.
     pub fn of_replies(limits: &Limits) -> HeadLimits {
         HeadLimits { head_bytes_max: limits.head_bytes_max.max(REPLY_HEAD_BYTES_MAX), ..HeadLimits::from(limits) }
     }
@@ -66,19 +66,19 @@ impl HeadLimits {
 /// A request's head whose grammar, target and Host are in order.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
-    /// As it came: methods are case-sensitive.
+    /// The method as it came: methods are case-sensitive.
     pub method: &'a [u8],
     /// As it came.
     pub target: &'a [u8],
-    /// Path and query to ask the engine for, whatever form the target has.
+    /// Path and query to ask the engine for, whatever the target's form.
     pub path: &'a [u8],
     /// The authority of a target in absolute-form.
     pub authority: Option<&'a [u8]>,
     /// The client's version.
     pub version: Version,
-    /// Bytes of the head, a skipped empty line before it and the blank line after it included.
+    /// Bytes of the head, with a skipped empty line before it and the blank line after it.
     pub len: usize,
-    /// What it says of itself.
+    /// The fields.
     pub fields: Fields<'a>,
 }
 
@@ -89,15 +89,15 @@ pub struct ResponseHead<'a> {
     pub version: Version,
     /// 100 to 599.
     pub status: u16,
-    /// As it came, perhaps empty.
+    /// The reason phrase as it came, perhaps empty.
     pub reason: &'a [u8],
-    /// Bytes of the head, the blank line after it included.
+    /// Bytes of the head, with the blank line after it.
     pub len: usize,
-    /// What it says of itself.
+    /// The fields.
     pub fields: Fields<'a>,
 }
 
-/// Parses a request head at the start of `buf`, which may hold more than the head, or less.
+/// Parses a request head at the start of `buf`, which may have more bytes than the head, or fewer.
 pub fn parse_request<'a>(
     buf: &'a [u8],
     table: &'a mut FieldTable,
@@ -123,7 +123,7 @@ pub fn parse_request<'a>(
     }))
 }
 
-/// Parses a reply head at the start of `buf`, which may hold more than the head, or less.
+/// Parses a reply head at the start of `buf`, which may have more bytes than the head, or fewer.
 pub fn parse_response<'a>(
     buf: &'a [u8],
     table: &'a mut FieldTable,
@@ -141,8 +141,8 @@ pub fn parse_response<'a>(
     Ok(Status::Complete(ResponseHead { version, status, reason, len, fields }))
 }
 
-/// Method and target of what is there of a request, however broken: no answer to HEAD has a body, a refusal neither
-/// (RFC 9110, 9.3.2), and each API has errors of its own.
+/// Returns method and target of an incomplete or broken request, as far as they are there: no answer to HEAD has a
+/// body, and neither has a refusal (RFC 9110, 9.3.2), and each API has errors of its own.
 pub fn method_and_target(bytes: &[u8]) -> (&[u8], &[u8]) {
     let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
     let (method, rest) = line.split_at(class::token_end(line, 0).min(line.len()));
@@ -150,9 +150,9 @@ pub fn method_and_target(bytes: &[u8]) -> (&[u8], &[u8]) {
     (method, target.get(..class::target_end(target, 0)).unwrap_or_default())
 }
 
-/// Method and path, without its query, of a request whose line is whole, whatever is wrong with the rest: for a log,
-/// into which no bytes may come that are only taken for a head. A target in another form than `/…` may hold a password
-/// (RFC 9110, 4.2.4): nothing of it.
+/// Returns method and path, without its query, of a request whose request line is complete, whatever is wrong with the
+/// rest. It is for a log, into which no bytes may come that are not certainly a head's. If the target has another form
+/// than `/…`, which may contain a password (RFC 9110, 4.2.4), the path is empty.
 pub fn method_and_path(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (line, _) = request_line(bytes).ok().flatten()?;
     let path = Some(line.target).filter(|target| target.starts_with(b"/")).map(super::without_query);
@@ -176,7 +176,7 @@ fn request_lines<'a>(bytes: &'a [u8], table: &mut FieldTable, limits: &HeadLimit
     Ok(parse_fields(bytes, at, table, limits.head_fields_max)?.map(|len| (line, len)))
 }
 
-/// `method SP request-target SP HTTP-version CRLF`
+/// Parses `method SP request-target SP HTTP-version CRLF`.
 fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
     // "a server [..] SHOULD ignore at least one empty line (CRLF) received prior to the request-line"
     let start = match bytes.first() {
@@ -209,8 +209,8 @@ fn request_line(bytes: &[u8]) -> Parsed<(RequestLine<'_>, usize)> {
     Ok(Some((RequestLine { method, target, version }, next)))
 }
 
-/// What begins with no method may be another protocol's, and who speaks that wants to know which. As far as it may be
-/// the PROXY protocol's it is waited for.
+/// Names the other protocol that bytes without a method may belong to, for a client that speaks it. While they may be
+/// the beginning of the PROXY protocol, more bytes are waited for.
 #[cold]
 fn no_method<T>(bytes: &[u8]) -> Parsed<T> {
     let seen = bytes.len().min(PROXY_V2.len());
@@ -229,7 +229,7 @@ fn reply_lines<'a>(bytes: &'a [u8], table: &mut FieldTable, limits: &HeadLimits)
     Ok(parse_fields(bytes, at, table, limits.head_fields_max)?.map(|len| (line, len)))
 }
 
-/// `HTTP-version SP status-code SP [ reason-phrase ] CRLF`; the last SP may be missing, as it often is.
+/// Parses `HTTP-version SP status-code SP [ reason-phrase ] CRLF`; the last SP may be missing, as it often is.
 fn status_line(bytes: &[u8]) -> Parsed<(StatusLine<'_>, usize)> {
     const START: &[u8] = b"HTTP/1.";
     let seen = bytes.len().min(START.len());

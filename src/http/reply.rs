@@ -1,5 +1,5 @@
-//! Answers of our own, in the shape vLLM gives to its errors, and the two verdicts on bytes that break
-//! the rules: a [`Fault`] says what is wrong with them, whosever they are, a [`Refusal`] answers the client.
+//! Answers of our own, in the shape of vLLM's errors, and the two verdicts on bytes that break the rules: a [`Fault`]
+//! says what is wrong with them, a client's or an engine's, a [`Refusal`] answers the client.
 
 use super::chunk::SizeLine;
 use super::digits::write_decimal;
@@ -12,19 +12,19 @@ use super::shape::{self, Shape};
 pub enum Cause {
     /// Start line or fields break the grammar.
     BadHead,
-    /// What speaks there is not HTTP.
+    /// The peer speaks another protocol than HTTP.
     OtherProtocol,
-    /// The request target is not one we serve, or contradicts Host.
+    /// The request target is not one that we serve, or contradicts Host.
     BadTarget,
     /// Host is missing, repeated or malformed.
     BadHost,
-    /// Neither HTTP/1.0 nor HTTP/1.1.
+    /// The version is neither HTTP/1.0 nor HTTP/1.1.
     BadVersion,
     /// The head has too many bytes or fields.
     HeadTooLarge,
-    /// The length of the body is not told in one clear way.
+    /// The length of the body is not given in one clear way.
     BadFraming,
-    /// A field says what must not be said: an unknown expectation, a Connection list with end-to-end fields.
+    /// A field has a forbidden value: an unknown expectation, a Connection list with end-to-end fields.
     BadField,
     /// A chunked body breaks the grammar.
     BadChunk,
@@ -34,7 +34,7 @@ pub enum Cause {
     BodyTooLarge,
     /// The connection closed before the end of the message.
     EarlyEnd,
-    /// 101 without having been asked.
+    /// The engine sent 101 without having been asked.
     BadSwitch,
     /// The client was too slow.
     ClientTimeout,
@@ -44,7 +44,7 @@ pub enum Cause {
     Unreachable,
     /// Nothing serves the request's model.
     UnknownModel,
-    /// No engine had room for it in time: full queue, pushed out of it, or waited too long.
+    /// No engine had room for the request in time: the queue was full, or it was pushed out of it, or waited too long.
     Shed,
     /// Every engine has as many requests as it may have.
     AllAtCap,
@@ -80,7 +80,7 @@ impl Cause {
         Cause::NoDescriptor,
     ];
 
-    /// Its label.
+    /// The label.
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::BadHead => "bad_head",
@@ -107,7 +107,7 @@ impl Cause {
         }
     }
 
-    /// Whether it may pass when it is tried again: nothing is wrong with the request.
+    /// Whether the request may succeed when it is tried again: nothing is wrong with it.
     pub fn is_for_now(self) -> bool {
         let for_load = [Cause::Shed, Cause::AllAtCap, Cause::OverBudget, Cause::NoDescriptor];
         self == Cause::Unreachable || for_load.contains(&self)
@@ -123,7 +123,7 @@ pub struct Refusal {
     pub kind: &'static str,
     /// `error.message` of its body.
     pub message: &'static str,
-    /// What it is counted as.
+    /// The cause that it is counted under.
     pub cause: Cause,
 }
 
@@ -134,23 +134,23 @@ impl Refusal {
     }
 }
 
-/// A message that cannot be relayed any further: a request, or an engine's reply (502, or a visible cut once its
-/// head has been passed on).
+/// Why a message cannot be relayed any further: a request, or an engine's reply (answered 502, or cut visibly once its
+/// head was passed on).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// What it is counted as.
+    /// The cause that it is counted under.
     pub cause: Cause,
     /// The rule that was broken.
     pub message: &'static str,
 }
 
 impl Fault {
-    /// A fault.
+    /// Makes a fault.
     pub const fn new(cause: Cause, message: &'static str) -> Fault {
         Fault { cause, message }
     }
 
-    /// The answer to a client whose request has this fault.
+    /// Returns the answer to a client whose request has this fault.
     pub const fn refusal(self) -> Refusal {
         let status = match self.cause {
             Cause::HeadTooLarge => 431,
@@ -160,16 +160,16 @@ impl Fault {
         Refusal::new(status, self.cause, self.message)
     }
 
-    /// The answer to a client when an engine's reply has this fault.
+    /// Returns the answer to a client if an engine's reply has this fault.
     pub const fn bad_gateway(self) -> Refusal {
         Refusal::new(502, self.cause, self.message)
     }
 }
 
-/// The words of one error answer.
+/// The content of one error answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorReply<'a> {
-    /// Status, and `error.code`.
+    /// The status, also `error.code`.
     pub status: u16,
     /// `error.type`.
     pub kind: &'a str,
@@ -177,21 +177,21 @@ pub struct ErrorReply<'a> {
     pub message: &'a [u8],
     /// `error.param`.
     pub param: Option<&'a str>,
-    /// Whose errors the client knows.
+    /// The shape of errors that the client knows.
     pub shape: Shape,
 }
 
-/// The go-ahead for a client that expects one.
+/// The 100 (Continue) for a client that expects one.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Appends an error answer: head and JSON body. `extra` fields stand after the usual ones.
+/// Appends an error answer: head and JSON body. `extra` fields follow the usual ones.
 pub fn write_error(out: &mut Vec<u8>, error: &ErrorReply, extra: &[(&str, &str)], to: &ToClient) {
     let mut body = Vec::with_capacity(96 + error.message.len());
     shape::write_body(&mut body, error);
     write_json(out, error.status, &body, extra, to);
 }
 
-/// Appends a chunk that holds one event of a stream, in the shape of its API.
+/// Appends a chunk with one error event of a stream, in the shape of its API.
 pub fn write_error_event(out: &mut Vec<u8>, error: &ErrorReply) {
     let mut event = Vec::with_capacity(128 + error.message.len());
     shape::write_event(&mut event, error);
@@ -253,7 +253,7 @@ pub fn write_json_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// `error.type` as vLLM names it for a status.
+/// Returns `error.type` as vLLM names it for a status.
 pub const fn kind(status: u16) -> &'static str {
     match status {
         400 | 405 | 417 | 431 => "BadRequestError",
@@ -271,7 +271,7 @@ pub const fn kind(status: u16) -> &'static str {
     }
 }
 
-/// The reason phrase of a status; empty where we never send it.
+/// Returns the reason phrase of a status; empty if we never send that status.
 pub const fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

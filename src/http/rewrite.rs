@@ -1,5 +1,5 @@
-//! Heads as they are sent on: start line and framing from what was parsed, end-to-end fields as they came,
-//! fields of the connection left out.
+//! Writes heads that are sent on: start line and framing from what was parsed, end-to-end fields as they came, without
+//! the fields of the connection.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -10,38 +10,38 @@ use super::fields::{Fields, Known};
 use super::framing::{BodyLength, ReplyFraming, RequestFraming, is_end_to_end, offered_protocol};
 use super::head::{RequestHead, ResponseHead, Version};
 
-/// The field that tells a client that asked for it why its endpoint was chosen.
+/// The field that tells a client, if it asked for that, why its endpoint was chosen.
 pub const EXPLAIN_FIELD: &[u8] = b"x-warmfront-explain";
 
-/// The field that tells an engine which of its data-parallel ranks is to serve a request; lower case.
+/// The field that tells an engine which of its data-parallel ranks is to serve a request, in lower case.
 pub const RANK_FIELD: &[u8] = b"x-data-parallel-rank";
 
 /// What the front adds to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
-    /// An id made here, of bytes that may stand in a field; `None`: the client sent a usable one ([`request_id`]),
-    /// which stays.
+    /// An id made here, of bytes that a field may have; `None`: the client sent a usable one ([`request_id`]), which is
+    /// kept.
     pub request_id: Option<&'a [u8]>,
     /// The client's address, appended to `X-Forwarded-For`.
     pub client_ip: IpAddr,
-    /// `http` or `https`, told where the client's side has not told it.
+    /// `http` or `https`, added if no `X-Forwarded-Proto` came.
     pub proto: &'a str,
-    /// Its `x-warmfront-priority` goes on: a front behind this one believes this one.
+    /// Whether its `x-warmfront-priority` is passed on, to another front behind this one.
     pub priority: bool,
 }
 
-/// What of its client shapes a reply.
+/// What a reply's head depends on in its request and client.
 #[derive(Clone, Copy, Debug)]
 pub struct ToClient<'a> {
     /// The version of the request.
     pub version: Version,
-    /// The client asked for another request on this connection, and may have it.
+    /// Whether the client asked for another request on this connection, and may have it.
     pub keep_alive: bool,
-    /// The request was HEAD.
+    /// Whether the request was HEAD.
     pub head_request: bool,
-    /// Told in `x-request-id` where the reply does not tell one: of bytes that may stand in a field.
+    /// The value of `x-request-id` if the reply has none, of bytes that a field may have.
     pub request_id: Option<&'a [u8]>,
-    /// Told in [`EXPLAIN_FIELD`].
+    /// The value of [`EXPLAIN_FIELD`], if any.
     pub explain: Option<&'a [u8]>,
 }
 
@@ -50,26 +50,26 @@ pub struct ToClient<'a> {
 pub struct Delivery {
     /// The form of the body.
     pub body: Form,
-    /// The connection stays open after it.
+    /// Whether the connection stays open after it.
     pub keep_alive: bool,
 }
 
 /// The form of a body on its way to the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// There is none.
+    /// There is no body.
     Nothing,
-    /// Parts that may pass, as they stand, and what stands for those that may not.
+    /// Parts that may be passed on, as they are, and what takes the place of those that may not.
     AsItComes,
     /// The data of the parts, with a [`super::SizeLine`] before and CRLF after, and the last chunk at the end.
     Chunks,
-    /// The data of the parts alone; closing the connection ends it.
+    /// Only the data of the parts; closing the connection ends it.
     Bare,
 }
 
-/// Appends the head that asks an engine what the client asked us.
+/// Appends the head of a client's request as an engine gets it.
 pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out: &mut Vec<u8>) {
-    // What is added is short beside what comes: one reservation is enough.
+    // The additions are short compared with what came: one reservation is enough.
     out.reserve(head.len + 256);
     out.extend_from_slice(head.method);
     out.push(b' ');
@@ -80,7 +80,7 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
         write_field(out, b"host", head.authority.unwrap_or_default());
     }
     copy_fields(&head.fields, out, |known| match known {
-        // The question is for this front, and not for another behind it.
+        // A client's question about the choice is for this front, and not for another behind it.
         Known::Expect | Known::XForwardedFor | Known::XWarmfrontExplain => Passes::Not,
         Known::XWarmfrontPriority if !added.priority => Passes::Not,
         Known::XRequestId if added.request_id.is_some() => Passes::Not,
@@ -98,8 +98,8 @@ pub fn request(head: &RequestHead, framing: &RequestFraming, added: &Added, out:
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the head of a reply as the client gets it, and says how its body has to follow. An interim
-/// reply has no body and is never sent to an HTTP/1.0 client: nothing is appended for one.
+/// Appends the head of a reply as the client gets it, and returns how its body has to follow. An interim reply has no
+/// body and is never sent to an HTTP/1.0 client: then nothing is appended.
 pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &mut Vec<u8>) -> Delivery {
     if framing.interim && to.version == Version::Http10 {
         return Delivery { body: Form::Nothing, keep_alive: to.keep_alive };
@@ -112,7 +112,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     out.extend_from_slice(head.reason);
     out.extend_from_slice(b"\r\n");
     copy_fields(&head.fields, out, |known| match known {
-        // What a front behind this one says of its choices is for those that it believes, and the client was not asked.
+        // A front behind this one tells its choices to those that it believes; this client may not be among them.
         Known::XWarmfrontExplain => Passes::Not,
         _ => Passes::UnlessNamed,
     });
@@ -131,7 +131,7 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
         Form::AsItComes => write_length(out, framing.body),
         Form::Bare => {}
         Form::Nothing => {
-            // The length that a GET would have been told, or that the cached body has.
+            // The length that a GET would have been given, or that the cached body has.
             if let Some(length) = framing.announced {
                 write_length(out, BodyLength::Length(length));
             }
@@ -146,7 +146,8 @@ pub fn reply(head: &ResponseHead, framing: &ReplyFraming, to: &ToClient, out: &m
     delivery
 }
 
-/// A body without a length of its own goes in chunks to a client that knows them, else until close.
+/// Chooses the form of the body: without a length it is sent in chunks to a client that knows them, else until the
+/// close.
 fn delivery(framing: &ReplyFraming, to: &ToClient) -> Delivery {
     let body = match (framing.body, to.version) {
         _ if to.head_request => Form::Nothing,
@@ -158,7 +159,7 @@ fn delivery(framing: &ReplyFraming, to: &ToClient) -> Delivery {
     Delivery { body, keep_alive: to.keep_alive && body != Form::Bare && !framing.switching }
 }
 
-/// Fields that end at this hop, whoever names them, and those that are written anew.
+/// Whether a field always ends at this hop, or is written anew.
 fn is_of_connection(known: Known) -> bool {
     matches!(
         known,
@@ -181,7 +182,7 @@ struct Named<'a>(Option<Fields<'a>>);
 
 impl<'a> Named<'a> {
     fn of(fields: &Fields<'a>) -> Named<'a> {
-        // Nearly every list is `close` or `keep-alive`; only others are looked at for each field.
+        // Nearly every list is `close` or `keep-alive`; only other lists are searched for each field.
         let plain = |option: &[u8]| option.eq_ignore_ascii_case(b"close") || option.eq_ignore_ascii_case(b"keep-alive");
         let others = fields.known(Known::Connection).flat_map(list).any(|option| !plain(option));
         Named(others.then_some(*fields))
@@ -194,7 +195,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// `X-Forwarded-For`: all that came, in one line, and the client. `X-Forwarded-Proto` where none came.
+/// Writes `X-Forwarded-For`: all that came, in one line, and the client. Writes `X-Forwarded-Proto` if none came.
 fn write_forwarded(fields: &Fields, added: &Added, out: &mut Vec<u8>) {
     out.extend_from_slice(b"x-forwarded-for: ");
     for value in fields.known(Known::XForwardedFor).filter(|value| !value.is_empty()) {
@@ -208,7 +209,7 @@ fn write_forwarded(fields: &Fields, added: &Added, out: &mut Vec<u8>) {
     }
 }
 
-/// An address as text. Formatting one of four bytes would take a fifth of what all else of a head does.
+/// Writes an address as text. With the formatter an IPv4 address would take a fifth of the time of a head's other work.
 fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => {
@@ -241,7 +242,7 @@ fn write_upgrade(out: &mut Vec<u8>, protocol: Option<&[u8]>) {
     write_field(out, b"upgrade", protocol.unwrap_or_default());
 }
 
-/// `Connection`, where the client would not assume what is so.
+/// Writes `Connection`, if the client would assume otherwise without it.
 pub(super) fn write_connection(out: &mut Vec<u8>, version: Version, keep_alive: bool) {
     match (version, keep_alive) {
         (_, false) => out.extend_from_slice(b"connection: close\r\n"),
@@ -250,15 +251,15 @@ pub(super) fn write_connection(out: &mut Vec<u8>, version: Version, keep_alive: 
     }
 }
 
-/// Whether a field goes on.
+/// Whether a field is passed on.
 enum Passes {
     Not,
     Always,
-    /// Unless it is of the connection, or Connection names it.
+    /// It is, unless it is a field of the connection, or Connection names it.
     UnlessNamed,
 }
 
-/// Appends the fields that go on; lines that stand together and are written as we write them, in one piece.
+/// Appends the fields that are passed on; successive lines that are written as we write them are copied in one piece.
 fn copy_fields(fields: &Fields, out: &mut Vec<u8>, passes: impl Fn(Known) -> Passes) {
     let named = Named::of(fields);
     let mut run = (0, 0);
@@ -282,7 +283,7 @@ fn copy_fields(fields: &Fields, out: &mut Vec<u8>, passes: impl Fn(Known) -> Pas
     out.extend_from_slice(fields.range(run));
 }
 
-/// Appends a field whose bytes have been judged, or are our own.
+/// Appends a field whose bytes were checked, or are our own.
 fn copy_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     debug_assert!(is_token(name) && class::value_end(value, 0) == value.len());
     out.extend_from_slice(name);
@@ -291,8 +292,8 @@ fn copy_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one field line. Bytes that may not stand in a value become blanks, so that no value, wherever
-/// it is from, can end its line; a name that is no token is left out with its value.
+/// Appends one field line. Bytes that a value may not have become blanks, so that no value, wherever it is from, can
+/// end its line; a field whose name is no token is left out.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     if !is_token(name) {
         return;
@@ -304,7 +305,7 @@ pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     copy_field(out, name, &clean);
 }
 
-/// The id that the client gave to its request, if it gave one that is usable.
+/// Returns the id that the client gave to its request, if it gave a usable one.
 pub fn request_id<'a>(head: &RequestHead<'a>) -> Option<&'a [u8]> {
     let mut values = head.fields.known(Known::XRequestId);
     match (values.next(), values.next()) {
@@ -313,7 +314,7 @@ pub fn request_id<'a>(head: &RequestHead<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// 1 to 128 bytes of visible ASCII.
+/// Whether an id is 1 to 128 bytes of visible ASCII.
 pub fn usable_request_id(value: &[u8]) -> bool {
     (1..=128).contains(&value.len()) && class::all(&TARGET, value)
 }

@@ -1,22 +1,22 @@
-//! In which shape a client of each API reads errors: as the SDKs of its inventors do.
+//! The shapes in which clients of each API read errors, as the official SDKs do.
 
 use super::digits::write_decimal;
 use super::reply::{ErrorReply, write_json_string};
 
-/// Whose errors a path's clients know.
+/// The shape of errors that a path's clients know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shape {
     /// OpenAI's, as vLLM writes them.
     #[default]
     OpenAi,
-    /// The same, but in streams, of which each event has a name and a type.
+    /// The same, except in streams, where each event has a name and a type.
     Responses,
     /// Anthropic's.
     Anthropic,
 }
 
 impl Shape {
-    /// That of what a path begins with.
+    /// Returns the shape for a path, by its beginning.
     #[inline]
     pub fn of_path(path: &[u8]) -> Shape {
         match path {
@@ -37,7 +37,7 @@ pub(super) fn write_body(out: &mut Vec<u8>, error: &ErrorReply) {
     out.push(b'}');
 }
 
-/// Appends an event of a stream.
+/// Appends an error as an event of a stream.
 pub(super) fn write_event(out: &mut Vec<u8>, error: &ErrorReply) {
     match error.shape {
         Shape::OpenAi => out.extend_from_slice(b"data: "),
@@ -73,8 +73,8 @@ fn write_anthropic(out: &mut Vec<u8>, error: &ErrorReply) {
     out.extend_from_slice(b"}}");
 }
 
-/// The documented event, which the SDKs hand on as they hand on any other; what they raise an error for, with its
-/// words, is an `error` in it. A sequence number has to stand there and is not known here.
+/// Appends the documented event, which the SDKs pass on like any other, with an `error` in it, for which they raise an
+/// error with its message. A sequence number is required, but not known here.
 fn write_responses(out: &mut Vec<u8>, error: &ErrorReply) {
     out.extend_from_slice(b"{\"type\":\"error\",\"sequence_number\":0,\"code\":\"server_error\",\"message\":");
     write_json_string(out, error.message);
@@ -83,7 +83,7 @@ fn write_responses(out: &mut Vec<u8>, error: &ErrorReply) {
     out.push(b'}');
 }
 
-/// `error.type` as Anthropic names it for a status.
+/// Returns `error.type` as Anthropic names it for a status.
 const fn anthropic_kind(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",

@@ -5,28 +5,28 @@ use super::digits;
 use super::head::Version;
 use super::reply::{Cause, Refusal};
 
-/// A checked target: what the engine is asked for, and the authority of an absolute-form.
+/// A checked target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target<'a> {
     /// Path and query in origin-form, or `*`.
     pub path: &'a [u8],
-    /// The authority, where the target is in absolute-form.
+    /// The authority, if the target is in absolute-form.
     pub authority: Option<&'a [u8]>,
 }
 
-/// The path of a target in origin-form, without its query.
+/// Returns the path of a target in origin-form, without its query.
 pub fn without_query(path: &[u8]) -> &[u8] {
     memchr::memchr(b'?', path).and_then(|query| path.get(..query)).unwrap_or(path)
 }
 
-/// The value of the first parameter of that name in a target's query, as it is written.
+/// Returns the value of the first parameter of that name in a target's query, as it is written.
 pub fn query_value<'a>(target: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let query = target.get(without_query(target).len() + 1..)?;
     query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
 }
 
-/// A part of a target with its escapes read, as a model id with slashes may have them. What is no escape stands for
-/// itself (RFC 3986 section 2.1).
+/// Decodes the percent escapes in a part of a target, as a model id with slashes may have them. A `%` that begins no
+/// escape is kept (RFC 3986 section 2.1).
 pub fn percent_decoded(part: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(part.len());
     let mut rest = part;
@@ -54,8 +54,8 @@ pub fn check<'a>(
     hosts: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Target<'a>, Refusal> {
     let host = one_host(version, hosts)?;
-    // "CONNECT is only used in requests to a proxy"; we are a gateway. TRACE has an engine send back what it got: what
-    // proxies before us added for it alone, too.
+    // "CONNECT is only used in requests to a proxy"; we are a gateway. TRACE would have an engine send back what it
+    // got, also what proxies before us added for it alone.
     match method {
         b"CONNECT" => return Err(Refusal::new(405, Cause::BadTarget, "CONNECT is not served")),
         b"TRACE" => return Err(Refusal::new(405, Cause::BadTarget, "TRACE is not served")),
@@ -76,8 +76,8 @@ pub fn check<'a>(
     absolute(method, target, host)
 }
 
-/// "A server MUST respond with a 400 to any HTTP/1.1 request message that lacks a Host header field and
-/// to any request message that contains more than one Host header field line or [..] an invalid value."
+/// Checks Host. "A server MUST respond with a 400 to any HTTP/1.1 request message that lacks a Host header field and to
+/// any request message that contains more than one Host header field line or [..] an invalid value."
 fn one_host<'a>(version: Version, mut hosts: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [u8]>, Refusal> {
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -92,7 +92,7 @@ fn one_host<'a>(version: Version, mut hosts: impl Iterator<Item = &'a [u8]>) -> 
     }
 }
 
-/// `http://authority/path`: as good as origin-form if the authority says what Host says.
+/// Checks `http://authority/path`: it is as good as origin-form if the authority equals Host.
 fn absolute<'a>(method: &[u8], target: &'a [u8], host: Option<&[u8]>) -> Result<Target<'a>, Refusal> {
     let form = "the request target is neither a path nor an http URL";
     let (rest, usual_port) = match (prefixed(target, b"http://"), prefixed(target, b"https://")) {
@@ -114,7 +114,7 @@ fn absolute<'a>(method: &[u8], target: &'a [u8], host: Option<&[u8]>) -> Result<
     }
     let path: &[u8] = match path.first() {
         Some(b'/') => path,
-        // It would need a `/` that is not among the bytes that arrived.
+        // It would need a `/` that the received bytes do not have.
         Some(_) => return Err(bad("a query without a path")),
         // RFC 9112 section 3.2.4: OPTIONS without a path asks the server itself.
         None if method == b"OPTIONS" => b"*",
@@ -123,7 +123,7 @@ fn absolute<'a>(method: &[u8], target: &'a [u8], host: Option<&[u8]>) -> Result<
     Ok(Target { path, authority: Some(authority) })
 }
 
-/// A host and an optional port; no userinfo, no list, nothing that ends an authority.
+/// Whether these are a host and an optional port: no userinfo, no list, nothing that ends an authority.
 pub fn is_authority(bytes: &[u8]) -> bool {
     let (host_ok, rest) = match bytes.first() {
         Some(b'[') => {
@@ -146,7 +146,7 @@ pub fn is_authority(bytes: &[u8]) -> bool {
     host_ok && port_ok
 }
 
-/// An authority without its port, if that is empty or the usual one.
+/// Returns an authority without its port, if that is empty or the usual one.
 fn without_port<'a>(authority: &'a [u8], usual: &[u8]) -> &'a [u8] {
     let cut = authority.iter().rposition(|&byte| byte == b':').unwrap_or(authority.len());
     match authority.get(cut + 1..) {

@@ -1,8 +1,8 @@
-//! Reads one message's payload into buffers that are used again: `[time, events, rank]`, or the same as a map. Each
-//! event is an array with its tag first or a map with a `type`, whichever way the engine's version writes it.
+//! Reads one message's payload into reused buffers: `[time, events, rank]`, or the same as a map. Each event is an
+//! array with its tag first or a map with a `type`, depending on the engine's version.
 //!
-//! What is not known is passed over and counted, since every version of an engine adds something; what is known and
-//! does not make sense refuses the whole batch, so that no half of one is ever applied.
+//! Unknown events and fields are passed over and counted, since every version of an engine adds something. A known one
+//! that makes no sense refuses the whole batch, so that no half of one is ever applied.
 
 use super::event::{Event, Extras, Removed, Stored};
 use super::fields::{Field, Kind};
@@ -26,16 +26,16 @@ pub struct Batch {
     bytes: Vec<u8>,
 }
 
-/// What was passed over.
+/// Counts of what was passed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Skipped {
-    /// Events of a type that is not known.
+    /// Events of an unknown type.
     pub events: u64,
-    /// Fields of known events, and of the batch, that are not known.
+    /// Unknown fields of known events and of the batch.
     pub fields: u64,
 }
 
-/// A part of one of the buffers.
+/// A range in one of the buffers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     from: u32,
@@ -43,7 +43,7 @@ struct Span {
 }
 
 impl Span {
-    /// What was added to a buffer since it had `from` entries. Buffers stay below the bounds, far below 2^32.
+    /// Returns what was added to a buffer since it had `from` entries. Buffers stay below the bounds, far below 2^32.
     fn since<T>(from: usize, buffer: &[T]) -> Span {
         Span { from: from as u32, to: buffer.len() as u32 }
     }
@@ -53,7 +53,7 @@ impl Span {
     }
 }
 
-/// One event, by where its parts lie.
+/// One event, with the ranges of its parts in the buffers.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     kind: Kind,
@@ -72,10 +72,10 @@ struct Entry {
     attention: Option<Span>,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 120, "KV_EVENTS_MAX says what they come to");
+const _: () = assert!(size_of::<Entry>() <= 120, "KV_EVENTS_MAX says how much memory they take");
 
 impl Batch {
-    /// Takes `payload` in the place of what was here before. After a fault it is empty.
+    /// Reads `payload` in place of the last one. After a fault the batch is empty.
     pub fn read(&mut self, payload: &[u8]) -> Result<(), Malformed> {
         self.clear();
         let mut reader = Reader::new(payload);
@@ -84,23 +84,23 @@ impl Batch {
         read.inspect_err(|_| self.clear())
     }
 
-    /// When the engine made it, in seconds of its clock; 0 where it does not say.
+    /// When the engine made it, in seconds of the engine's clock; 0 if it does not say.
     pub fn time(&self) -> f64 {
         self.time
     }
 
-    /// The data-parallel rank it is of; 0 where it does not say.
+    /// The data-parallel rank that it is of; 0 if it does not say.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later, or have
-    /// them by place, as older ones'; none where it has no event that is known.
+    /// Whether its events name their fields, as those of vLLM 0.26 and later and of SGLang 0.5.20 and later do, or have
+    /// them by place, as older ones do; `None` if it has no known event.
     pub fn names_fields(&self) -> Option<bool> {
         self.named
     }
 
-    /// What of it was passed over.
+    /// What was passed over in it.
     pub fn skipped(&self) -> Skipped {
         self.skipped
     }
@@ -133,7 +133,7 @@ impl Batch {
         }
     }
 
-    /// Keeps the buffers, unless an uncommonly long message has made them large.
+    /// Empties the buffers, and shrinks those that an uncommonly long message has made large.
     fn clear(&mut self) {
         fn emptied<T>(buffer: &mut Vec<T>) {
             buffer.clear();
@@ -300,7 +300,7 @@ impl Batch {
         Ok(Some(Span::since(from, &self.bytes)))
     }
 
-    /// What SGLang 0.5.18 and 0.5.19 say of a prompt with a salt.
+    /// Reads the map in which SGLang 0.5.18 and 0.5.19 tell a prompt's salt.
     fn read_metadata(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let Value::Map(length) = reader.clone().value()? else { return self.pass(reader) };
         reader.value()?;
@@ -314,8 +314,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Keys of each block are kept as they are written: most have none, and they are decoded only when they are asked
-    /// for.
+    /// Keeps the keys of each block as they are written: most have none, and they are decoded only when asked for.
     fn read_extras(&mut self, draft: &mut Draft, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let begin = reader.clone();
         let length = match reader.value()? {
@@ -332,7 +331,7 @@ impl Batch {
             let at = reader.at();
             reader.skip()?;
             let keys = reader.since(at);
-            // Nil, and no keys at all.
+            // Nil, and an empty array.
             if !matches!(keys, [0xc0] | [0x90]) {
                 self.bytes.extend_from_slice(keys);
             }
@@ -362,7 +361,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// None where something is missing that this kind of event cannot be without.
+    /// Returns the event; `None` if something is missing that this kind of event cannot be without.
     fn entry(&self, kind: Kind, bytes: usize) -> Option<Entry> {
         let stored = kind == Kind::Stored;
         let ends = self.ends.unwrap_or_default();

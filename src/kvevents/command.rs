@@ -1,22 +1,22 @@
-//! ZMTP's commands: a name with its length before it, and what belongs to it.
+//! ZMTP's commands: a name with its length before it, and its data.
 
 pub(super) const READY: &[u8] = b"\x05READY";
 pub(super) const SUBSCRIBE: &[u8] = b"\x09SUBSCRIBE";
 pub(super) const PONG: &[u8] = b"\x04PONG";
-/// A PING of which the peer need not conclude anything should no other follow.
+/// A PING whose time to live is 0, so that the peer need not expect another one.
 pub(super) const PING_WITHOUT_LIMIT: &[u8] = b"\x04PING\0\0";
 
 const SOCKET_TYPE: &[u8] = b"Socket-Type";
 /// Longest context of a PING.
 const CONTEXT_BYTES_MAX: usize = 16;
 
-/// The name of a command, and the rest of it.
+/// Splits a command into its name and the rest.
 pub(super) fn name(command: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = command.split_first()?;
     rest.split_at_checked(usize::from(*length)).filter(|(name, _)| !name.is_empty())
 }
 
-/// The property of a READY that names the kind of socket.
+/// Writes the property of a READY that names the kind of socket.
 pub(super) fn socket_type(kind: &[u8]) -> Vec<u8> {
     let mut property = vec![SOCKET_TYPE.len() as u8];
     property.extend_from_slice(SOCKET_TYPE);
@@ -25,7 +25,7 @@ pub(super) fn socket_type(kind: &[u8]) -> Vec<u8> {
     property
 }
 
-/// The kind of socket that these properties name, if they are well formed and do.
+/// Returns the kind of socket that these properties name; `None` if they are malformed or name none.
 pub(super) fn socket_type_of(properties: &[u8]) -> Option<&[u8]> {
     let (mut rest, mut kind) = (properties, None);
     while !rest.is_empty() {
@@ -40,7 +40,8 @@ pub(super) fn socket_type_of(properties: &[u8]) -> Option<&[u8]> {
     kind
 }
 
-/// What a PONG has to repeat of a PING. Its first two bytes are how long the peer waits for the next.
+/// Returns the context of a PING, which a PONG has to repeat. The two bytes before it are how long the peer waits for
+/// the next PING.
 pub(super) fn ping_context(rest: &[u8]) -> Option<&[u8]> {
     let (_, context) = rest.split_first_chunk::<2>()?;
     (context.len() <= CONTEXT_BYTES_MAX).then_some(context)

@@ -1,5 +1,5 @@
-//! One TCP connection that speaks ZMTP, with a limit to every wait. Memory is that of one message: what is not read
-//! stays with the kernel and then with the publisher, which drops what it cannot send and leaves a hole in its numbers.
+//! One TCP connection that speaks ZMTP, with a limit to every wait. It holds no more than one message: further bytes
+//! wait in the kernel and then at the publisher, which drops what it cannot send and leaves a hole in its numbers.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -22,10 +22,10 @@ pub enum Ended {
     /// No connection, or no port to wait on.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// Its host could not be looked up.
+    /// The peer's host could not be looked up.
     #[error("no connection: {0}: {1}")]
     Unknown(String, String),
-    /// There was no descriptor, or memory, to connect or wait with: nothing is known of the peer.
+    /// There was no descriptor or memory to connect or wait with; nothing is known of the peer.
     #[error("nothing is left to connect with: {0}")]
     Want(String),
     /// The peer closed it, or its machine did.
@@ -34,25 +34,25 @@ pub enum Ended {
     /// The handshake took too long.
     #[error("the handshake took too long")]
     Slow,
-    /// No sign of life when one was asked for.
+    /// The peer gave no sign of life when it was asked for one.
     #[error("the peer gave no sign of life")]
     Silent,
-    /// The peer sent what should not be sent.
+    /// The peer sent something wrong.
     #[error("{0}")]
     Broken(#[from] Broken),
-    /// It has an address that the engine has not.
+    /// The peer has an address that is not one of the engine's.
     #[error("{0} is no address of this engine; to hear it all the same, write kv_events = \"told\" below its `url`")]
     Stranger(IpAddr),
 }
 
 impl Ended {
-    /// There is no connection because of this.
+    /// Makes the reason why there is no connection of this error.
     pub(super) fn before(error: &io::Error) -> Ended {
         if is_want(error) { Ended::Want(error.to_string()) } else { Ended::Unreachable(error.to_string()) }
     }
 }
 
-/// What came.
+/// What came from the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Came {
     /// The handshake is done.
@@ -61,12 +61,12 @@ pub(super) enum Came {
     Message,
 }
 
-/// The peer that may be at the other end.
+/// Which peers may be at the other end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
-    /// Its addresses, of which the one in use comes first; `None`: it may have any.
+    /// The peer's addresses, the one in use first; `None`: any is allowed.
     pub addresses: Option<Arc<[IpAddr]>>,
-    /// The host that stands for these; empty: none does.
+    /// The host name of these addresses; empty: there is none.
     pub host: String,
 }
 
@@ -77,12 +77,12 @@ impl Peer {
         self.addresses.as_ref().is_none_or(|addresses| addresses.iter().any(is_it))
     }
 
-    /// Whether it is known to have this address.
+    /// Whether the peer is known to have this address.
     pub fn is_known_at(&self, address: IpAddr) -> bool {
         self.addresses.is_some() && self.has(address)
     }
 
-    /// The addresses of `to`. The peer's own host needs no look-up: its addresses are known.
+    /// Returns the addresses of `to`. The peer's own host needs no look-up, as its addresses are known.
     async fn at(&self, to: &Endpoint) -> Result<Vec<SocketAddr>, Ended> {
         if let Some(own) = self.addresses.as_ref().filter(|_| to.host == self.host) {
             return Ok(own.iter().map(|ip| SocketAddr::new(*ip, to.port)).collect());
@@ -94,9 +94,9 @@ impl Peer {
     }
 }
 
-/// A connection to one of the addresses that the host stands for, as far as the peer may have these: the front connects
-/// nowhere just because an engine names a place. Each address has its part of the time: one that swallows all packets
-/// would hide the others for ever.
+/// Connects to one of the host's addresses, and only to addresses that the peer may have: the front connects nowhere
+/// just because an engine names a place. Each address gets its part of the time, since one that swallows all packets
+/// would otherwise hide the others for ever.
 async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStream, Ended> {
     let all = peer.at(to).await?;
     let theirs: Vec<SocketAddr> = all.iter().copied().filter(|address| peer.has(address.ip())).collect();
@@ -116,11 +116,11 @@ async fn reached(to: &Endpoint, peer: &Peer, within: Duration) -> Result<TcpStre
     Err(ended)
 }
 
-/// Whether a connection is taken at `to`; it is closed at once. `peers`: the addresses of the engine, if they are
-/// known, for which `host` stands.
+/// Tries whether a connection is taken at `to`, and closes it at once. `peers`: the engine's addresses, if they are
+/// known; `host`: their host name.
 ///
 /// # Errors
-/// Why there is none.
+/// Why there is no connection.
 pub async fn reach(to: &Endpoint, peers: Option<Arc<[IpAddr]>>, host: &str, within: Duration) -> Result<(), Ended> {
     reached(to, &Peer { addresses: peers, host: host.to_owned() }, within).await.map(drop)
 }
@@ -131,19 +131,19 @@ pub(super) struct Connection {
     wire: Wire,
     pace: Pace,
     open: bool,
-    /// When the connection began, or the last bytes came, or a sign of life was asked for.
+    /// When the connection began, the last bytes came, or a sign of life was asked for, whichever was last.
     since: Instant,
     asked: bool,
 }
 
 impl Connection {
     pub(super) fn new(stream: TcpStream, role: Role, pace: Pace) -> Connection {
-        // Only small things are sent; without this they are late, never lost.
+        // Only short commands are sent; without this they come late, but are not lost.
         let _ = stream.set_nodelay(true);
         Connection { stream, wire: Wire::new(role), pace, open: false, since: Instant::now(), asked: false }
     }
 
-    /// Connects, and brings the handshake to its end.
+    /// Connects, and completes the handshake.
     pub(super) async fn connected(to: &Endpoint, peer: &Peer, role: Role, pace: Pace) -> Result<Connection, Ended> {
         Connection::new(reached(to, peer, pace.connect).await?, role, pace).opened().await
     }
@@ -153,12 +153,14 @@ impl Connection {
         Ok(self)
     }
 
-    /// Waits for what comes next. May be dropped while it waits, once the handshake is done: nothing is lost.
+    /// Waits for what comes next. Once the handshake is done, the future may be dropped while it waits: nothing is
+    /// lost.
     pub(super) async fn came(&mut self) -> Result<Came, Ended> {
         loop {
             match self.wire.advance()? {
                 Progress::Open => {
-                    // The subscription is part of it: once a connection is told of, what is published will be heard.
+                    // The subscription has to be sent first: once a connection is reported, everything published is
+                    // heard.
                     while !self.wire.outbox().is_empty() {
                         self.wait(Interest::WRITABLE).await?;
                         self.write()?;
@@ -182,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// Until the connection is ready, or none where a sign of life has to be asked for first.
+    /// Waits until the connection is ready; `None` if a sign of life has to be asked for first.
     async fn wait(&mut self, interest: Interest) -> Result<Option<Ready>, Ended> {
         let limit = if self.open { self.pace.heartbeat } else { self.pace.handshake };
         match timeout_at(self.since + limit, self.stream.ready(interest)).await {
@@ -191,12 +193,12 @@ impl Connection {
         }
     }
 
-    /// Frames of the message that came.
+    /// Returns the frames of the message that came.
     pub(super) fn message(&self) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
         self.wire.message()
     }
 
-    /// To be sent with the next wait.
+    /// Queues a message, which is sent with the next wait.
     pub(super) fn send(&mut self, frames: &[&[u8]]) {
         self.wire.send(frames);
     }
@@ -213,7 +215,7 @@ impl Connection {
         if self.asked {
             return Err(Ended::Silent);
         }
-        // Version 3.0 knows no heartbeats: such a peer is believed until its connection ends.
+        // ZMTP 3.0 has no heartbeats: such a peer counts as alive until its connection ends.
         self.asked = self.wire.ping();
         self.since = Instant::now();
         Ok(())
@@ -228,7 +230,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether something was there.
+    /// Reads what is there; false if nothing is.
     fn read(&mut self) -> Result<bool, Ended> {
         match self.stream.try_read(self.wire.room()) {
             Ok(0) => Err(Ended::Closed),
@@ -249,7 +251,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// What else control leaves to threads does not wait for the names of engines that are not heard.
+    /// Names of engines that are not heard must not keep control's other threads waiting.
     #[tokio::test]
     async fn a_name_waits_for_its_turn() {
         let engine = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -273,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_nobody_knows_is_told_from_one_that_cannot_be_reached() {
-        // Longer than a label may be: nobody is asked.
+        // Longer than a label may be, so that no name server is asked.
         let to = Endpoint { host: "a".repeat(64), port: 1, waits: false };
         let ended = reach(&to, None, "", Duration::from_secs(10)).await.unwrap_err();
         assert!(matches!(&ended, Ended::Unknown(host, _) if *host == to.host), "{ended:?}");

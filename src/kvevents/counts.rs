@@ -1,17 +1,17 @@
-//! What a subscription has seen and done.
+//! Counts of what a subscription has seen and done.
 
 use super::batch::Skipped;
 use super::connection::Ended;
 use super::msgpack::Malformed;
 
-/// Since it began.
+/// Counts since the subscription began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Connections whose handshake was done.
     pub connected: u64,
     /// Attempts that found no connection.
     pub unreachable: u64,
-    /// Attempts for which nothing was left here to connect with.
+    /// Attempts for which the front had no descriptor or memory left.
     pub wanting: u64,
     /// Connections that the peer ended.
     pub closed: u64,
@@ -21,7 +21,7 @@ pub struct Counts {
     pub silent: u64,
     /// Connections ended because of what the peer sent.
     pub broken: u64,
-    /// Others than the engine, at the other end, that were told of.
+    /// Strangers at the other end that were reported: peers with an address not known as the engine's.
     pub strangers: u64,
     /// Messages published to us.
     pub messages: u64,
@@ -29,19 +29,19 @@ pub struct Counts {
     pub batches: u64,
     /// Batches that came by a replay.
     pub replayed: u64,
-    /// Messages that are not three frames with a topic of ours and a number, answers that are none,
-    /// ranks beyond the bound.
+    /// Messages that are not three frames with our topic and a number, answers that are malformed, ranks beyond the
+    /// bound.
     pub refused: u64,
     /// Payloads that make no sense.
     pub malformed: u64,
-    /// The last of these, or an answer of another topic, since the connection, or the engine, began anew. Of which rank
-    /// that is nobody can say, and by its number it is missed only where another follows that can be read.
+    /// The last such payload, or answer of another topic, since the connection, or the engine, began anew. Nobody can
+    /// say of which rank it is, and by its number it is only missed if a readable message of that rank follows.
     pub unread: Option<Malformed>,
     /// Events of unknown types, passed over.
     pub unknown_events: u64,
     /// Unknown fields, passed over.
     pub unknown_fields: u64,
-    /// Messages found missing before another.
+    /// How often messages were found missing before another.
     pub holes: u64,
     /// Replays begun.
     pub replays: u64,
@@ -54,9 +54,9 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of another as well; what could not be read is its own.
+    /// Adds the counts of another subscription, except `unread`.
     pub fn add(&mut self, other: &Counts) {
-        // Whole, so that a count more is not forgotten here.
+        // Destructured in full, so that the compiler asks for each new count.
         let Counts {
             connected,
             unreachable,
@@ -112,7 +112,8 @@ impl Counts {
         self.unread = Some(what);
     }
 
-    /// An answer is of a topic that was not asked for, which may be misspelt: what follows is not published to us.
+    /// Notes an answer of a topic that was not asked for. Ours may be misspelt, in which case the engine's messages are
+    /// not published to us.
     pub(super) fn other_topic(&mut self) {
         self.refused += 1;
         self.unread = Some(Malformed { at: 0, what: "its topic does not begin with the one asked for (`kv_topic`)" });

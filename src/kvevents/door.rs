@@ -21,24 +21,25 @@ use crate::resolver;
 /// Most connections in their handshake at once; further ones wait in the kernel's queue.
 const KNOCKING_MAX: usize = 8;
 
-/// Of a socket that sends nothing; any would do.
+/// Port for a socket that sends nothing; any would do.
 const DISCARD_PORT: u16 = 9;
 
 #[derive(Debug)]
 pub(super) struct Door {
     endpoint: Endpoint,
-    /// The peer that may connect, and be connected to.
+    /// Which peers may connect, and be connected to.
     peer: Peer,
     role: Role,
     pace: Pace,
-    /// Attempts since a message came.
+    /// Attempts to connect since a message came.
     attempts: u32,
     listener: Option<TcpListener>,
-    /// The address to wait at turned out to be one that the engine waits at.
+    /// Whether the engine itself waits at the address at which we were to wait.
     is_theirs: bool,
     knocking: JoinSet<Result<Connection, Ended>>,
-    /// Strangers that were told of, and how often others were turned away.
+    /// Strangers that were reported: peers at addresses not known as the engine's.
     strangers: Vec<IpAddr>,
+    /// How many strangers were turned away without a report.
     turned_away: Arc<AtomicU64>,
 }
 
@@ -49,7 +50,7 @@ impl Door {
         Door { endpoint, peer, role, pace, attempts, listener, is_theirs, knocking, strangers, turned_away }
     }
 
-    /// Sets the host that stands for the peer's addresses.
+    /// Sets the host name of the peer's addresses.
     pub(super) fn set_host(&mut self, host: String) {
         self.peer.host = host;
     }
@@ -58,12 +59,12 @@ impl Door {
         &self.peer
     }
 
-    /// The connection has proved useful: the next one is tried for at once.
+    /// Notes that the connection proved useful: the next one is tried for at once.
     pub(super) fn proved(&mut self) {
         self.attempts = 0;
     }
 
-    /// A connection with its handshake done.
+    /// Returns a connection with its handshake done.
     pub(super) async fn opened(&mut self) -> Result<Connection, Ended> {
         if self.waits() {
             return self.admitted(true).await;
@@ -84,25 +85,26 @@ impl Door {
         self.endpoint.waits && !self.is_theirs
     }
 
-    /// Where to connect to: a peer that waits at all addresses (`*`) is on this machine.
+    /// Returns where to connect to: a peer that waits at all addresses (`*`) is on this machine.
     fn there(&self) -> Endpoint {
         let host = if self.endpoint.host == "*" { "127.0.0.1" } else { &self.endpoint.host };
         Endpoint { host: host.into(), ..self.endpoint.clone() }
     }
 
-    /// Another connection while there is one: an engine that restarted may be back before
-    /// its old one is known to be dead.
+    /// Waits for another connection while there is one: an engine that restarted may be back before its old connection
+    /// is known to be dead.
     pub(super) async fn replaced(&mut self) -> Result<Connection, Ended> {
         if self.waits() { self.admitted(false).await } else { std::future::pending().await }
     }
 
-    /// How many strangers were turned away without being told of.
+    /// How many strangers were turned away without a report.
     pub(super) fn turned_away(&self) -> &Arc<AtomicU64> {
         &self.turned_away
     }
 
-    /// The next that is no stranger. Anybody may connect, a scanner of ports as often as it likes; but each may be the
-    /// engine, at an address that is not known to be its own. `tells`: so a few are told of, each once.
+    /// Returns the next connection of a peer that is no stranger. Anybody may connect, a port scanner as often as it
+    /// likes; but a stranger may also be the engine, at an address that is not known as its own. With `tells` a few
+    /// strangers are reported, each once.
     async fn admitted(&mut self, tells: bool) -> Result<Connection, Ended> {
         loop {
             match self.entered().await {
@@ -120,7 +122,7 @@ impl Door {
         is_news
     }
 
-    /// The next that connects, or why one did not come in.
+    /// Returns the next connection, or why one failed.
     async fn entered(&mut self) -> Result<Connection, Ended> {
         loop {
             let listener = match &mut self.listener {
@@ -136,7 +138,7 @@ impl Door {
             };
             tokio::select! {
                 accepted = listener.accept(), if self.knocking.len() < KNOCKING_MAX => match accepted {
-                    // Another engine that was told the same address, maybe.
+                    // It may be another engine that was given the same address.
                     Ok((_, from)) if !self.peer.has(from.ip()) => return Err(Ended::Stranger(from.ip())),
                     Ok((stream, _)) => {
                         self.knocking.spawn(Connection::new(stream, self.role.clone(), self.pace).opened());
@@ -149,8 +151,8 @@ impl Door {
         }
     }
 
-    /// Nobody can wait there. A vLLM that publishes at a port of the kernel's choice (`tcp://*:0`) tells the address
-    /// that it waits at itself, which looks like one of ours that it connects to.
+    /// Connects in case the address cannot be waited at. A vLLM that publishes at a port of the kernel's choice
+    /// (`tcp://*:0`) tells the address that it waits at itself, which looks like one of ours that it connects to.
     async fn met(&mut self, error: io::Error) -> Result<Connection, Ended> {
         if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
             && let Ok(connection) = self.connected().await
@@ -161,14 +163,14 @@ impl Door {
         self.unreachable(error).await
     }
 
-    /// No descriptor, or the port is taken: it may be otherwise a while later.
+    /// Waits and returns the error: there is no descriptor, or the port is taken, which may change after a while.
     async fn unreachable(&self, error: io::Error) -> Result<Connection, Ended> {
         sleep(self.pace.again_most).await;
         Err(Ended::before(&error))
     }
 
-    /// Before the next attempt: none before the first, then doubled, and never twice the same, so that fronts do not
-    /// come together.
+    /// Returns the wait before the next attempt: none before the first, then doubled, and at random between half and
+    /// the whole of that, so that fronts do not come together.
     fn wait(&self) -> Duration {
         let Some(doublings) = self.attempts.checked_sub(1) else { return Duration::ZERO };
         let wait = self.pace.again.saturating_mul(1 << doublings.min(16)).min(self.pace.again_most);
@@ -177,9 +179,9 @@ impl Door {
     }
 }
 
-/// Waits at those of the host's addresses that may be ours. One of the engine's own is not, unless it is on this
-/// machine. That it cannot be bound says so as well, but not where any may be (`net.ipv4.ip_nonlocal_bind`, usual
-/// beside keepalived): both would wait there for ever.
+/// Listens at those of the host's addresses that may be ours. An address of the engine is not ours, unless it is on
+/// this machine. Binding it would usually fail, but not if any address may be bound (`net.ipv4.ip_nonlocal_bind`, usual
+/// beside keepalived): then both sides would wait for ever.
 async fn listening(host: &str, port: u16, peer: &Peer) -> io::Result<TcpListener> {
     let mut addresses = resolver::addresses(host, port).await?;
     addresses.retain(|address| !peer.is_known_at(address.ip()) || is_ours(address.ip()));
@@ -189,9 +191,10 @@ async fn listening(host: &str, port: u16, peer: &Peer) -> io::Result<TcpListener
     TcpListener::bind(&*addresses).await
 }
 
-/// Whether this machine has the address, or it cannot be told. A UDP socket that connects sends nothing, and has its
-/// route looked up. Of IPv4 there is none from an address that is not ours. Of IPv6 there is; but one to an address of
-/// ours begins at the same, while of IPv4 it may begin at the first of that interface.
+/// Whether this machine has the address, or nobody can tell. A UDP socket that connects sends nothing, but has its
+/// route looked up. From a foreign IPv4 address there is no route. From a foreign IPv6 address there is one; but a
+/// route to an IPv6 address of ours begins at that same address, while one to an IPv4 address of ours may begin at the
+/// interface's first.
 fn is_ours(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let from = if address.is_ipv4() { address } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn addresses_of_this_machine_are_told_from_others() {
-        // Of 127.0.0.0/8 any is; what is sent there comes from the first.
+        // Any address of 127.0.0.0/8 is; what is sent there comes from the first.
         for ours in ["127.0.0.1", "127.0.3.2", "::ffff:127.0.0.1", "0.0.0.0"] {
             assert!(is_ours(ours.parse().unwrap()), "{ours}");
         }
@@ -228,14 +231,14 @@ mod tests {
         }
     }
 
-    /// Where foreign addresses may be bound this is all that says that the engine waits there.
+    /// If foreign addresses may be bound, only this tells that the engine waits there.
     #[tokio::test]
     async fn nobody_waits_at_an_address_of_an_engine_elsewhere() {
         let engine =
             Peer { addresses: Some([[192, 0, 2, 1].into(), [127, 0, 3, 2].into()].into()), host: String::new() };
         let refused = listening("192.0.2.1", 1, &engine).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::AddrNotAvailable);
-        // One on this machine may come to an address that is its own.
+        // An engine on this machine may connect to an address of its own.
         assert!(listening("127.0.3.2", 0, &engine).await.is_ok());
         assert!(listening("0.0.0.0", 0, &engine).await.is_ok());
     }

@@ -1,8 +1,8 @@
-//! Names and places of what events hold, in the versions of engines that are known.
+//! Names and places of events' fields, in the known versions of engines.
 
 use super::msgpack::{Malformed, Reader, Value};
 
-/// Types of events that mean something here.
+/// Known types of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Stored,
@@ -18,24 +18,24 @@ pub(super) enum Field {
     Tokens,
     BlockSize,
     Medium,
-    /// The adapter's number, which is another one in each process.
+    /// The adapter's number, which differs from process to process.
     LoraId,
     LoraName,
     /// The adapter's name, or in its place [`Field::Metadata`].
     LoraNameOrMetadata,
-    /// Which may have the salt.
+    /// A map that may contain the salt.
     Metadata,
     Salt,
     Extras,
     Group,
     Attention,
     Window,
-    /// Known, and of no use: not counted.
+    /// Known and of no use; it is not counted as unknown.
     Unused,
     Unknown,
 }
 
-/// Order of fields where an event is an array. Later ones are left out where they have their defaults.
+/// Order of fields if an event is an array. Fields at the end are left out if they have their defaults.
 const STORED: &[Field] = &[
     Field::Hashes,
     Field::Parent,
@@ -52,7 +52,7 @@ const STORED: &[Field] = &[
 const REMOVED: &[Field] = &[Field::Hashes, Field::Medium, Field::Group];
 
 impl Kind {
-    /// The type of an event that is an array: its tag is next. None: it is not known.
+    /// Reads the type of an event that is an array, whose tag is next; `None`: it is not known.
     pub(super) fn tagged(reader: &mut Reader<'_>) -> Result<Option<Kind>, Malformed> {
         match reader.value()? {
             Value::Text(tag) => Ok(Kind::named(tag)),
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The type of an event that is a map of `length` pairs, wherever in it that stands.
+    /// Finds the type of an event that is a map of `length` pairs, wherever it is in the map.
     pub(super) fn typed(reader: &Reader<'_>, length: u32) -> Result<Option<Kind>, Malformed> {
         let mut ahead = reader.clone();
         for _ in 0..length {
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The field of an array at `place`, its tag not counted.
+    /// Returns the field at `place` of an array, its tag not counted.
     pub(super) fn field_at(self, place: usize) -> Field {
         let order = match self {
             Kind::Stored => STORED,
@@ -93,7 +93,7 @@ impl Kind {
         order.get(place).copied().unwrap_or(Field::Unknown)
     }
 
-    /// The field of a map whose key is next.
+    /// Reads the key of a map that is next, and returns its field.
     pub(super) fn field_named(self, reader: &mut Reader<'_>) -> Result<Field, Malformed> {
         let begin = reader.clone();
         let field = match reader.value()? {
@@ -103,7 +103,7 @@ impl Kind {
             Value::Array(_) | Value::Map(_) => return Err(begin.fault("a key is a text")),
             _ => Field::Unknown,
         };
-        // Of what is told of a removal, parents and tokens would say nothing.
+        // Parents and tokens of a removal would be of no use.
         let fits = self == Kind::Stored || matches!(field, Field::Unused) || REMOVED.contains(&field);
         Ok(if fits { field } else { Field::Unknown })
     }

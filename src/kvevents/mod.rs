@@ -1,13 +1,14 @@
-//! What engines say of their KV caches: events over ZeroMQ, subscribed to, decoded, and told in order.
+//! What engines tell of their KV caches: events over ZeroMQ, which are subscribed to, decoded, and passed on in order.
 //!
-//! - [`Source`]: one engine's subscription, asked for its next news. `door` finds a `connection`, `zmtp` has its bytes.
-//! - `sequence` and `replay`: which message is the next, and what an engine is asked for again where some are missing.
-//! - [`Batch`]: one message, read into buffers that are used again. `fields` has the names and places of engines'
-//!   versions, `values` their forms.
+//! - [`Source`]: one engine's subscription, which a consumer asks for its next news. `door` gets a `connection`, `zmtp`
+//!   reads and writes its bytes.
+//! - `sequence` and `replay`: which message comes next, and how missing ones are asked for again.
+//! - [`Batch`]: one message, read into reused buffers. `fields` knows the names and places of fields in each engine's
+//!   versions, `values` the forms of their values.
 //! - [`Settings`]: where events come from, by configuration or by what the engine lists.
 //!
-//! Memory is bounded whatever engines send: for each source one message, and what it reads as. A consumer that is slow
-//! lets the publisher's own queue fill; what that drops is a hole, and asked for again.
+//! Memory is bounded whatever engines send: for each source one message, and what it decodes to. If a consumer is slow,
+//! the publisher's own queue fills; what the publisher then drops is a hole, which is asked for again.
 
 mod batch;
 mod command;

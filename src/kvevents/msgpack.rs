@@ -1,5 +1,5 @@
-//! Reads msgpack from a slice, one value after the other. Nothing is built of what is read, and values of any depth are
-//! skipped without recursion: the count of values still to come says where one ends.
+//! Reads msgpack from a slice, one value after the other. Nothing is built from the values, and values of any depth are
+//! skipped without recursion: the number of values still to come says where one ends.
 
 use thiserror::Error;
 
@@ -7,19 +7,19 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("byte {at}: {what}")]
 pub struct Malformed {
-    /// Byte of the payload.
+    /// Offset in the payload, in bytes.
     pub at: usize,
     /// What was expected there.
     pub what: &'static str,
 }
 
-/// A value that has no parts, or the beginning of one that has.
+/// A value without parts, or the beginning of an array or map.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Value<'a> {
     Nil,
     Bool,
     Number(u64),
-    /// Below zero.
+    /// A number below zero.
     Negative(i64),
     Float(f64),
     Text(&'a [u8]),
@@ -52,17 +52,17 @@ impl<'a> Reader<'a> {
         self.at >= self.bytes.len()
     }
 
-    /// What was read since `from`.
+    /// Returns the bytes that were read since offset `from`.
     pub(super) fn since(&self, from: usize) -> &'a [u8] {
         self.bytes.get(from..self.at).unwrap_or_default()
     }
 
-    /// A fault of what begins here.
+    /// Makes a fault at the next byte.
     pub(super) fn fault(&self, what: &'static str) -> Malformed {
         Malformed { at: self.at, what }
     }
 
-    /// The next value; of an array or a map its length, and its parts are next.
+    /// Reads the next value. Of an array or a map this is the length, and its parts follow.
     #[inline]
     pub(super) fn value(&mut self) -> Result<Value<'a>, Malformed> {
         let began = self.at;
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Every part takes a byte at least, so that no announced length is believed beyond what is there.
+    /// Every part takes at least a byte, so that a length beyond the rest of the payload is refused at once.
     fn list(&self, length: u32) -> Result<Value<'a>, Malformed> {
         self.holds(length as usize).map(|()| Value::Array(length))
     }
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         if self.bytes.len() - self.at >= bytes { Ok(()) } else { Err(self.fault("more is announced than is there")) }
     }
 
-    /// A length written in so many bytes.
+    /// Reads a length that is written in so many bytes.
     fn sized(&mut self, bytes: usize) -> Result<usize, Malformed> {
         Ok(self.take(bytes)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }

@@ -1,4 +1,4 @@
-//! Asking an engine again for what it has published: a request to its ROUTER, and answers up to its end mark.
+//! Asks an engine again for what it has published: a request to its ROUTER socket, and answers up to its end mark.
 
 use std::time::Duration;
 
@@ -8,45 +8,45 @@ use super::connection::{Came, Connection, Ended, Peer};
 use super::settings::{Endpoint, Pace};
 use super::zmtp::Role;
 
-/// Connections made for one replay, before what it asked for is given up.
+/// Most connections made in vain for one replay; then it is given up.
 const TRIES_MAX: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// What is asked for.
+/// What a replay asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ask {
-    /// Messages of this rank; none: of whichever there are.
+    /// The rank whose messages are asked for; `None`: all ranks'.
     pub rank: Option<u32>,
-    /// From this number on.
+    /// The first number that is asked for.
     pub from: u64,
-    /// Nothing from this number on is missing; none: all there is.
+    /// The first number that is not missing any more; `None`: all there are.
     pub until: Option<u64>,
-    /// `from` is known already: that it comes again shows that the engine is the same.
+    /// Whether message `from` is known already: if it comes again, the engine is the same process.
     pub known: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Replay {
     pub ask: Ask,
-    /// Number of the answer that has been read and not yet judged.
+    /// Number of the answer that was read and is still to be judged.
     pub answer: Option<u64>,
-    /// Whether there was any answer of the rank.
+    /// Whether any answer from number `from` on was of the rank.
     pub heard: bool,
     connection: Option<Connection>,
-    /// Whether this connection has brought what came next.
+    /// Whether an answer of this connection was applied.
     progress: bool,
     tries: u32,
     ends: Option<Instant>,
 }
 
-/// What came.
+/// One answer to a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     /// A message with this number; its payload is [`Replay::payload`].
     Message(u64),
-    /// There is no more.
+    /// The end mark.
     End,
-    /// Neither.
+    /// A malformed answer.
     Nonsense,
 }
 
@@ -55,7 +55,8 @@ impl Replay {
         Replay { ask, answer: None, heard: false, connection: None, progress: false, tries: 0, ends: None }
     }
 
-    /// The next answer. `next`: from where on to ask where a connection is made anew. None: the engine does not answer.
+    /// Returns the next answer; `None` if the engine does not answer. `next`: the first number to ask for on a new
+    /// connection.
     pub(super) async fn next(&mut self, at: &Endpoint, peer: &Peer, pace: &Pace, next: u64) -> Option<Answer> {
         let ends = *self.ends.get_or_insert_with(|| Instant::now() + pace.replay);
         loop {
@@ -71,16 +72,16 @@ impl Replay {
         }
     }
 
-    /// The answer has been applied.
+    /// Notes that the answer was applied.
     pub(super) fn progressed(&mut self) {
         (self.answer, self.progress) = (None, true);
     }
 
-    /// Has the rest asked for again, on a new connection. False: nothing has come of this one, and nothing else would
-    /// of another.
+    /// Has the rest asked for again, on a new connection. False: no answer of the last one was applied, so that another
+    /// would bring nothing else.
     ///
     /// A ROUTER drops what does not fit into its queue, 1,000 messages by default, and vLLM answers with 10,000 at
-    /// once: a hole behind an answer that fitted is such a loss, not the end of what the engine has.
+    /// once: a hole after answers that fitted is such a loss, not the end of what the engine has.
     pub(super) fn again(&mut self) -> bool {
         if self.progress {
             self.tries = 0;
@@ -89,7 +90,7 @@ impl Replay {
         std::mem::take(&mut self.progress)
     }
 
-    /// Whether more may come of asking again.
+    /// Whether asking again may bring more.
     pub(super) fn has_progress(&self) -> bool {
         self.progress
     }
@@ -99,12 +100,13 @@ impl Replay {
         self.connection.as_ref().map_or(0, Connection::held)
     }
 
-    /// Of the last answer.
+    /// The payload of the last answer.
     pub(super) fn payload(&self) -> &[u8] {
         self.connection.as_ref().and_then(|connection| connection.message().next_back()).unwrap_or_default()
     }
 
-    /// Whether the last answer is of this topic, for which it would be published, too; before vLLM 0.26 none says.
+    /// Whether the last answer's topic begins with this one, as that of published messages does. Before vLLM 0.26
+    /// answers have no topic, and it is true.
     pub(super) fn has_topic(&self, topic: &str) -> bool {
         let Some(mut frames) = self.connection.as_ref().map(Connection::message) else { return true };
         frames.len() < 4 || frames.nth(1).is_some_and(|its| its.starts_with(topic.as_bytes()))
@@ -114,7 +116,7 @@ impl Replay {
         if self.connection.is_none() {
             self.tries += 1;
             let mut connection = Connection::connected(at, peer, Role::Dealer, *pace).await?;
-            // The empty frame is what a REQ socket puts before its request; without it vLLM drops the request silently.
+            // A REQ socket puts an empty frame before its request; without it vLLM drops the request silently.
             connection.send(&[b"", &next.to_be_bytes()]);
             self.connection = Some(connection);
         }
@@ -123,7 +125,7 @@ impl Replay {
         Ok(())
     }
 
-    /// `[empty, topic, number, payload]`, and without the topic before vLLM 0.26: from the end they are alike.
+    /// Reads `[empty, topic, number, payload]`, from the end, as the topic is missing before vLLM 0.26.
     fn read(&self) -> Answer {
         let Some(connection) = &self.connection else { return Answer::Nonsense };
         let mut frames = connection.message();

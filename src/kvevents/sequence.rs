@@ -1,19 +1,19 @@
-//! What a message's number says: whether it is the next one, one seen before, one behind a hole, or of an engine that
-//! began anew.
+//! What a message's number says: whether the message is the next one, one seen before, one after a hole, or from an
+//! engine that began anew.
 //!
-//! A number alone does not tell an engine that restarted from one whose message comes twice, which happens where a
-//! replay has run ahead of the subscription. The batch's time does: a process that began later stamps later times.
+//! A number alone does not tell a restarted engine from a message that comes twice, as happens if a replay has run
+//! ahead of the subscription. The batch's time does: a process that began later stamps later times.
 
 /// The messages of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sequence {
-    /// Number that comes next.
+    /// The number that comes next.
     next: u64,
     /// Time of the last batch that was applied.
     time: f64,
-    /// Below this, the subscription may bring what a replay has brought already.
+    /// Messages with lower numbers may have come by a replay, and come by the subscription again.
     replayed_below: u64,
-    /// Whether all there was has been seen.
+    /// Whether no message was missed.
     complete: bool,
 }
 
@@ -26,18 +26,18 @@ pub(super) enum Verdict {
     Duplicate,
     /// Messages before it are missing.
     Hole,
-    /// The engine began anew: what is known of it holds no longer.
+    /// The engine began anew: what is known of it no longer holds.
     Restarted,
 }
 
 impl Sequence {
-    /// Of an engine of which nothing is known yet.
+    /// Makes a sequence for an engine of which nothing is known yet.
     pub(super) fn new() -> Sequence {
         Sequence { next: 0, time: 0.0, replayed_below: 0, complete: true }
     }
 
-    /// Of an engine of which another process, or an earlier one, applied messages up to `next`, the last of them of
-    /// this time.
+    /// Makes a sequence for an engine whose messages up to `next` another process of ours has applied, the last of them
+    /// with this time.
     pub(super) fn resumed(next: u64, time: f64, complete: bool) -> Sequence {
         Sequence { next, time, replayed_below: 0, complete }
     }
@@ -54,7 +54,7 @@ impl Sequence {
         self.complete
     }
 
-    /// Of a message that was published.
+    /// Judges a message that was published.
     pub(super) fn live(&self, number: u64, time: f64) -> Verdict {
         if number >= self.next {
             return self.ahead(number);
@@ -64,7 +64,7 @@ impl Sequence {
         if again || overlaps { Verdict::Duplicate } else { Verdict::Restarted }
     }
 
-    /// Of an answer to a replay that began at the last message known, or behind it.
+    /// Judges an answer to a replay that began at the last known message or after it.
     pub(super) fn replayed(&self, number: u64, time: f64) -> Verdict {
         if number >= self.next {
             return self.ahead(number);
@@ -76,18 +76,18 @@ impl Sequence {
         if number == self.next { Verdict::Next } else { Verdict::Hole }
     }
 
-    /// The message that came next has been applied.
+    /// Notes that the next message was applied.
     pub(super) fn applied(&mut self, time: f64) {
         (self.next, self.time) = (self.next + 1, time);
     }
 
-    /// The same, and it came by a replay.
+    /// The same for a message that came by a replay.
     pub(super) fn applied_replayed(&mut self, time: f64) {
         self.applied(time);
         self.replayed_below = self.next;
     }
 
-    /// What is missing before `number` will not come.
+    /// Notes that the messages missing before `number` will not come.
     pub(super) fn give_up_before(&mut self, number: u64) {
         (self.next, self.complete) = (number, false);
     }

@@ -1,4 +1,4 @@
-//! Where an engine publishes its events: from configuration, or from what the engine says of itself.
+//! Where an engine publishes its events: from configuration, or from what the engine lists.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,27 +12,27 @@ use serde_json::{Map, Value, json};
 
 use crate::limits::KV_RANKS_MAX;
 
-/// Longest topic: it has to fit into a short frame behind `SUBSCRIBE`.
+/// Longest topic: it has to fit into a short frame, after `SUBSCRIBE`.
 const TOPIC_BYTES_MAX: usize = 200;
 
-/// One socket that publishes: an engine's, or that of one of its data-parallel ranks.
+/// One socket that publishes: that of an engine, or of one of its data-parallel ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where events come from.
     pub events: Endpoint,
-    /// Where missed ones are asked for again, if they can be.
+    /// Where missed events can be asked for again, if anywhere.
     pub replay: Option<Endpoint>,
     /// What the topics of messages begin with; empty: any.
     pub topic: String,
-    /// Addresses of which the other end has one, that in use first; `None`: it may have any.
+    /// Addresses that the peer may have, the one in use first; `None`: any.
     pub peers: Option<Arc<[IpAddr]>>,
 }
 
 impl Settings {
-    /// Those of another rank than the first, which these are.
+    /// Returns the settings of another rank, from these of the first.
     ///
     /// # Errors
-    /// Where there is no such port.
+    /// When there is no such port.
     pub fn of_rank(&self, rank: u16) -> Result<Settings, String> {
         let behind = |first: &Endpoint| {
             first
@@ -44,7 +44,7 @@ impl Settings {
     }
 }
 
-/// The keys of `[[upstream]]` that speak of events.
+/// The keys of `[[upstream]]` about events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Keys {
@@ -57,7 +57,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// What they come to; nothing where no events are wanted.
+    /// Checks the keys and makes settings of them; `None` if no events are wanted.
     pub fn settings(self) -> Result<Option<Settings>, String> {
         let Keys { kv_events, kv_replay, kv_topic } = self;
         if kv_topic.len() > TOPIC_BYTES_MAX {
@@ -76,13 +76,13 @@ impl Keys {
     }
 }
 
-/// `tcp://HOST:PORT`; with `*` as its host, or an `@` before it, the end that waits for the other to connect.
+/// `tcp://HOST:PORT`. With the host `*`, or an `@` before it, we wait there for the engine to connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Endpoint {
     /// Name or address, without brackets; `*`: all addresses of this machine.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
     /// Whether the engine connects to us.
     pub waits: bool,
@@ -115,12 +115,13 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// Where a rank of the server has what the first one has here: so many ports further on, where there are as many.
+    /// Returns the endpoint of another rank: its port is so many further on; `None` if there is no such port.
     pub fn of_rank(&self, rank: u16) -> Option<Endpoint> {
         Some(Endpoint { port: self.port.checked_add(rank)?, ..self.clone() })
     }
 
-    /// Whether who comes to one may come to the other, where both wait; a name may be any address.
+    /// Whether a peer that connects to one of two endpoints that wait may reach the other; a name may stand for any
+    /// address.
     pub fn meets(&self, other: &Endpoint) -> bool {
         let ip = |end: &Endpoint| end.host.parse().map(|ip: IpAddr| ip.to_canonical());
         let apart = |one: IpAddr, other: IpAddr| one != other && !one.is_unspecified() && !other.is_unspecified();
@@ -159,7 +160,7 @@ impl From<Endpoint> for String {
     }
 }
 
-/// One rank, as vLLM's `GET /kv_event_sources` lists it. Other keys come with other versions.
+/// One rank, as vLLM's `GET /kv_event_sources` lists it. Versions differ in further keys.
 #[derive(Deserialize)]
 struct Listed {
     #[serde(default)]
@@ -168,7 +169,7 @@ struct Listed {
     publisher: Option<String>,
     #[serde(default)]
     endpoint: Option<String>,
-    /// Whether it listens there, whatever that looks like: SGLang's. Else it does at `*` and wherever there is a `::`.
+    /// Whether it listens at the endpoint (SGLang's key). If missing, it listens at `*` and wherever there is a `::`.
     #[serde(default)]
     bind: Option<bool>,
     #[serde(default)]
@@ -177,11 +178,11 @@ struct Listed {
     topic: Option<String>,
 }
 
-/// Where vLLM and SGLang publish unless told otherwise.
+/// The port at which vLLM and SGLang publish by default.
 pub const EVENTS_PORT: u16 = 5557;
 
-/// SGLang's `--kv-events-config` as [`listed`] reads it: there is no word for each rank in it, it publishes wherever a
-/// publisher is named, and listens at `0.0.0.0` as at `*`. `None`: it is no JSON object.
+/// Rewrites SGLang's `--kv-events-config` to what [`listed`] reads: it does not list ranks, SGLang publishes wherever a
+/// publisher is named, and it listens at `0.0.0.0` as at `*`. `None`: it is no JSON object.
 pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
     config.insert("enable_kv_cache_events".into(), true.into());
@@ -193,15 +194,15 @@ pub fn as_listed(config: &str) -> Option<Vec<u8>> {
     serde_json::to_vec(&json!({ "0": config })).ok()
 }
 
-/// How many data-parallel ranks SGLang has, each of which publishes by itself: `dp_size` counts replicas, and where
-/// there is `attn_dp_size` beside it (0.5.23) that has the groups of attention, which it counted itself before.
+/// Returns how many data-parallel ranks SGLang has, each of which publishes by itself. `dp_size` counts replicas. If
+/// there is `attn_dp_size` (0.5.23), that counts the groups of attention, which `dp_size` counted before.
 pub fn flagged_ranks(dp_size: Option<u64>, attn_dp_size: Option<u64>) -> Option<u64> {
     let groups = attn_dp_size.unwrap_or(1).max(1);
     dp_size.map(|replicas| replicas.saturating_mul(groups))
 }
 
-/// Where the ranks of the engine at `host`, a name or an address, publish, by the answer to `GET /kv_event_sources`.
-/// Ranks that publish nothing are left out.
+/// Returns where the ranks of the engine at `host` (a name or an address) publish, from the answer to `GET
+/// /kv_event_sources`. Ranks that publish nothing are left out.
 pub fn listed(answer: &[u8], host: &str) -> Result<Vec<(u32, Settings)>, String> {
     let ranks: BTreeMap<u32, Listed> =
         serde_json::from_slice(answer).map_err(|error| format!("not a list of event sources: {error}"))?;
@@ -223,9 +224,9 @@ impl Listed {
             let theirs: Endpoint = text.parse()?;
             let double = theirs.host.contains("::");
             Ok(match (bind.unwrap_or(double || theirs.host == "*"), double || theirs.waits) {
-                // It binds to all its addresses: we connect to the one we know.
+                // It listens at all its addresses: we connect to the one that we know.
                 (true, true) => Endpoint { host: host.to_owned(), port: theirs.port, waits: false },
-                // To this one alone.
+                // It listens at this one alone.
                 (true, false) => theirs,
                 (false, _) if matches!(&*theirs.host, "0.0.0.0" | "::") => {
                     let port = theirs.port;
@@ -233,33 +234,33 @@ impl Listed {
                         "it connects to {theirs}, which is itself, where nobody hears it; write tcp://*:{port} in its --kv-events-config"
                     ));
                 }
-                // It connects: to an address of ours, on which we have to wait.
+                // It connects to an address of ours, at which we have to wait.
                 (false, _) => Endpoint { waits: true, ..theirs },
             })
         };
         let events = self.endpoint.as_deref().ok_or("a source without an endpoint")?;
-        // The replay socket always binds, whatever its address looks like.
+        // The replay socket always listens, whatever its address looks like.
         let replay = self.replay_endpoint.as_deref().map(|text| other_end(text, Some(true)));
         Ok(Settings { events: other_end(events, self.bind)?, replay: replay.transpose()?, topic, peers: None })
     }
 }
 
-/// How long is waited for what.
+/// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// For one attempt to connect.
+    /// Longest attempt to connect.
     pub connect: Duration,
-    /// From a connection's begin to the end of its handshake.
+    /// Longest time from a connection's beginning to the end of its handshake.
     pub handshake: Duration,
-    /// Silence after which a sign of life is asked for; and then for that.
+    /// Silence after which a sign of life is asked for, and then the longest wait for that.
     pub heartbeat: Duration,
-    /// For each answer to a replay.
+    /// Longest wait for each answer to a replay.
     pub answer: Duration,
-    /// For one replay.
+    /// Longest replay.
     pub replay: Duration,
-    /// Before the first of a row of new attempts; doubled for each of them.
+    /// Wait before the first of a row of new attempts; doubled for each further one.
     pub again: Duration,
-    /// At most.
+    /// Longest such wait.
     pub again_most: Duration,
 }
 
@@ -345,9 +346,9 @@ mod tests {
         assert!(read(&format!("kv_events = 'tcp://a:1'\nkv_topic = '{}'", "x".repeat(201))).is_err());
     }
 
-    /// SGLang's flag may say otherwise than the address looks, and of one address it thinks otherwise than vLLM.
+    /// SGLang's flag may contradict the look of the address, and SGLang reads one address differently than vLLM.
     #[test]
-    fn who_says_that_he_listens_is_connected_to() {
+    fn an_engine_that_listens_is_connected_to() {
         let at = |endpoint: &str, bind: &str| {
             let config = format!(r#"{{"publisher": "zmq", "endpoint": "{endpoint}", "bind": {bind}}}"#);
             let found = listed(&as_listed(&config).unwrap(), "gpu-1").unwrap();
@@ -375,7 +376,7 @@ mod tests {
         assert!(why.contains("connects to tcp://0.0.0.0:5557,") && why.contains("tcp://*:5557"), "{why}");
     }
 
-    /// Of `--dp-size 8 --enable-dp-attention` SGLang 0.5.23 tells 1 and 8, older ones 8 and nothing.
+    /// For `--dp-size 8 --enable-dp-attention` SGLang 0.5.23 tells 1 and 8, older ones 8 and nothing.
     #[test]
     fn ranks_are_counted_wherever_they_stand() {
         let of = flagged_ranks;

@@ -1,4 +1,4 @@
-//! One engine's events in order: what its subscription brings, and what a replay brings where that has holes.
+//! One engine's events in order: what its subscription brings, and what a replay brings to fill its holes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,8 +15,8 @@ use super::told::{Hole, Reached, Told};
 use super::zmtp::Role;
 use crate::limits::KV_RANKS_MAX;
 
-/// A subscription. Nothing happens but while it is asked: it starts no task but for handshakes of engines that connect
-/// to us.
+/// A subscription. It works only while it is asked for news: it starts no tasks, except for handshakes of engines that
+/// connect to us.
 #[derive(Debug)]
 pub struct Source {
     settings: Settings,
@@ -27,13 +27,13 @@ pub struct Source {
     live: Batch,
     /// The number of `live`, until it is applied or dropped.
     pending: Option<u64>,
-    /// How the replay for `pending` ended, if there was one.
+    /// Why the replay for `pending` did not fill the hole, if there was one.
     asked: Option<Hole>,
     replay: Option<Replay>,
     replayed: Batch,
-    /// Replays to come after this one: others' ranks.
+    /// Replays of other ranks, to come after this one.
     asks: Vec<Ask>,
-    /// What was asked for when it was heard has not come to its end.
+    /// Whether the replays asked for when the connection began have not ended yet.
     is_behind: bool,
     counts: Counts,
 }
@@ -51,7 +51,7 @@ enum News {
 }
 
 impl Source {
-    /// Of the socket that `settings` name. Must be asked on a tokio runtime with time and I/O.
+    /// Makes a subscription to the socket that `settings` name. It must be asked on a tokio runtime with time and I/O.
     pub fn new(settings: Settings, pace: Pace) -> Source {
         let role = Role::Subscriber(settings.topic.clone().into_bytes());
         let peer = Peer { addresses: settings.peers.clone(), host: String::new() };
@@ -73,15 +73,15 @@ impl Source {
         }
     }
 
-    /// The engine is called so: where that is its events' host, [`Settings::peers`] are tried in their order, and
-    /// nobody is asked for them.
+    /// Sets the engine's host name: if its events come from that host, [`Settings::peers`] are tried in their order,
+    /// without a look-up.
     #[must_use]
     pub fn called(mut self, host: String) -> Source {
         self.door.set_host(host);
         self
     }
 
-    /// Goes on where an earlier process left off: what it has applied is known.
+    /// Goes on where an earlier process of ours left off, whose applied messages are known.
     #[must_use]
     pub fn resumed(mut self, reached: &[Reached]) -> Source {
         let known = reached.iter().take(KV_RANKS_MAX);
@@ -90,7 +90,7 @@ impl Source {
         self
     }
 
-    /// How far it has come, by rank.
+    /// Writes how far it has come, by rank.
     pub fn reached(&self, into: &mut Vec<Reached>) {
         let each = self.sequences.iter().map(|(rank, sequence)| Reached {
             rank: *rank,
@@ -102,7 +102,7 @@ impl Source {
         into.extend(each);
     }
 
-    /// The next news. May be dropped while it waits: nothing is lost but an attempt to connect.
+    /// Returns the next news. The future may be dropped while it waits: nothing is lost except an attempt to connect.
     pub async fn told(&mut self) -> Told<'_> {
         match self.news().await {
             News::Connected => Told::Connected,
@@ -116,34 +116,34 @@ impl Source {
         }
     }
 
-    /// What has been seen and done.
+    /// Counts of what it has seen and done.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Strangers beside those counted, of whom nothing is told: they may be all that comes for a while.
+    /// Number of strangers turned away without any news, beside those in the counts: for a while they may be all that
+    /// comes.
     pub fn turned_away(&self) -> &Arc<AtomicU64> {
         self.door.turned_away()
     }
 
-    /// Whether nothing of the rank has been missed since its process began.
+    /// Whether no message of the rank was missed since its process began.
     pub fn is_complete(&self, rank: u32) -> bool {
         self.sequences.iter().any(|(known, sequence)| *known == rank && sequence.is_complete())
     }
 
-    /// Whether what it published before is being asked for.
+    /// Whether earlier messages are being asked for.
     pub fn is_behind(&self) -> bool {
         self.is_behind || self.replay.is_some() || !self.asks.is_empty()
     }
 
-    /// Bytes of memory held for connections; batches are beside that.
+    /// Bytes of memory held for connections, batches not counted.
     pub fn held(&self) -> usize {
         self.connection.as_ref().map_or(0, Connection::held) + self.replay.as_ref().map_or(0, Replay::held)
     }
 
-    /// Older events come first: what a replay brings, and the replays yet to be asked for, before it is said that
-    /// nothing older is missing; then the message that is pending, which may have waited for just these. Only then the
-    /// next is received.
+    /// Returns the next news, older events first: what a replay brings, then further replays, then that nothing older
+    /// is missing, then the pending message, which may have waited for these. Only then the next message is received.
     async fn news(&mut self) -> News {
         loop {
             let news = if self.replay.is_some() {
@@ -174,7 +174,7 @@ impl Source {
         self.counts.connected();
         self.connection = Some(connection);
         if self.settings.replay.is_some() {
-            // The last message known is asked for again: whether it comes says whether the engine is the same.
+            // The last known message is asked for again: if it comes, the engine is the same process.
             let known = |(rank, sequence): &(u32, Sequence)| {
                 let last = sequence.next().checked_sub(1);
                 Ask { rank: Some(*rank), from: last.unwrap_or(0), until: None, known: last.is_some() }
@@ -213,7 +213,7 @@ impl Source {
         }
     }
 
-    /// Reads what was published: topic, number, payload.
+    /// Reads a published message: topic, number, payload.
     fn message(&mut self) -> Option<News> {
         let connection = self.connection.as_ref()?;
         self.counts.messages += 1;
@@ -239,7 +239,7 @@ impl Source {
         }
     }
 
-    /// What becomes of the message that is pending.
+    /// Decides what becomes of the pending message.
     fn judge(&mut self, number: u64) -> Option<News> {
         let (rank, time) = (self.live.rank(), self.live.time());
         let Some(sequence) = sequence_of(&mut self.sequences, rank) else {
@@ -284,7 +284,7 @@ impl Source {
         }
     }
 
-    /// One step of the replay.
+    /// Takes one step of the replay.
     async fn replaying(&mut self) -> Option<News> {
         let (replay, at) = (self.replay.as_mut()?, self.settings.replay.as_ref()?);
         if let Some(number) = replay.answer {
@@ -298,7 +298,7 @@ impl Source {
             Some(Answer::Message(_)) if !replay.has_topic(&self.settings.topic) => self.counts.other_topic(),
             Some(Answer::Message(number)) => match self.replayed.read(replay.payload()) {
                 Ok(()) => replay.answer = Some(number),
-                // Not what was known: that made sense.
+                // It is not the message known before, which made sense.
                 Err(what) => self.counts.malformed(what),
             },
             Some(Answer::Nonsense) => self.counts.refused += 1,
@@ -322,13 +322,13 @@ impl Source {
             replay.answer = None;
             return None;
         };
-        // Who answers with more than was asked for says nothing of what was.
+        // An answer before `from`, which was not asked for, says nothing of the messages that were.
         replay.heard |= number >= replay.ask.from;
         match sequence.replayed(number, time) {
             Verdict::Next => {
                 sequence.applied_replayed(time);
                 replay.progressed();
-                // Whose answers they are: what is asked for again is the rest of these.
+                // Answers are of this rank: only its rest is asked for again.
                 replay.ask.rank = Some(rank);
                 if replay.ask.until.is_some_and(|until| sequence.next() >= until) {
                     self.replay = None;
@@ -347,7 +347,7 @@ impl Source {
                 replay.again();
                 None
             }
-            // The engine keeps the latest thousands only.
+            // The engine keeps only the latest thousands of messages.
             Verdict::Hole => {
                 sequence.give_up_before(number);
                 self.counts.holes += 1;
@@ -357,7 +357,7 @@ impl Source {
         }
     }
 
-    /// The end mark has come.
+    /// Ends the replay at its end mark.
     fn replay_ended(&mut self) -> Option<News> {
         let mut replay = self.replay.take()?;
         if replay.ask.until.is_some() && replay.again() {
@@ -365,14 +365,14 @@ impl Source {
             return None;
         }
         self.asked = Some(Hole::Gone);
-        // An engine always has its latest message: one that does not know ours is another process.
+        // An engine always has its latest message: if ours did not come, it is another process.
         match replay.ask {
             Ask { rank: Some(rank), known: true, .. } if !replay.heard => Some(self.restarted(rank)),
             _ => None,
         }
     }
 
-    /// Found by a replay: what the new process has published is asked for.
+    /// Notes a restart that a replay found, and has what the new process published asked for.
     fn restarted(&mut self, rank: u32) -> News {
         if let Some(sequence) = sequence_of(&mut self.sequences, rank) {
             *sequence = Sequence::new();
@@ -384,7 +384,7 @@ impl Source {
     }
 }
 
-/// The rank's, made where there is none; none where there are too many.
+/// Returns the rank's sequence, made if there is none; `None` if there are too many.
 fn sequence_of(sequences: &mut Vec<(u32, Sequence)>, rank: u32) -> Option<&mut Sequence> {
     let place = sequences.iter().position(|(known, _)| *known == rank);
     let place = match place {

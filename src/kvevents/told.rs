@@ -9,50 +9,50 @@ use super::msgpack::Malformed;
 pub enum Told<'a> {
     /// The engine is heard.
     Connected,
-    /// It has answered to the end what was asked for when it was heard: nothing that it had published before is missing
-    /// but what [`Told::Incomplete`] names.
+    /// The engine has answered the whole replay that was asked for when the connection began: nothing that it published
+    /// before is missing, except what [`Told::Incomplete`] names.
     Abreast,
-    /// What changed next in the caches of the rank it names.
+    /// The next changes in the cache of the rank that the batch names.
     Batch(&'a Batch),
-    /// The rank's process began anew: what is known of it holds no longer.
+    /// The rank's process began anew: what is known of it no longer holds.
     Restarted {
-        /// Which.
+        /// The rank.
         rank: u32,
     },
-    /// Of the rank, something has been missed that will not come. What is known may be used; that something is not
-    /// known means nothing.
+    /// A message of the rank was missed and will not come. What is known may still be used, but nothing follows from a
+    /// block not being known.
     Incomplete {
-        /// Which.
+        /// The rank.
         rank: u32,
-        /// Why it will not come.
+        /// Why the message will not come.
         why: Hole,
     },
-    /// A message made no sense and is taken for missing.
+    /// A message made no sense and counts as missing.
     Malformed(Malformed),
-    /// The engine is not heard any more, or not yet. It is tried again: ask for the next news.
+    /// The engine is not heard, no longer or not yet. It is tried again when the next news are asked for.
     Offline(Ended),
 }
 
-/// Why something that was missed will not come.
+/// Why a missed message will not come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hole {
-    /// The engine has no replay socket that we know of.
+    /// No replay socket of the engine is known.
     NotOffered,
-    /// It does not answer to the end.
+    /// The engine does not answer to the end.
     Unanswered,
-    /// It does not have it any more, or what it has makes no sense.
+    /// The engine no longer has the message, or the message makes no sense.
     Gone,
 }
 
-/// Where a process stands in the messages of one rank.
+/// How far a process has come in the messages of one rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reached {
-    /// Whose they are.
+    /// The rank.
     pub rank: u32,
     /// Number of the message that comes next.
     pub next: u64,
-    /// Time of the one before.
+    /// Time of the message before, in seconds of the engine's clock.
     pub time: f64,
-    /// Whether none before was missed.
+    /// Whether no message before was missed.
     pub is_whole: bool,
 }

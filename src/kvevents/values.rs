@@ -2,7 +2,7 @@
 
 use super::msgpack::{Malformed, Reader, Value};
 
-/// How many values follow.
+/// Reads the head of an array; returns how many values follow.
 pub(super) fn array(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<u32, Malformed> {
     let begin = reader.clone();
     match reader.value()? {
@@ -11,7 +11,7 @@ pub(super) fn array(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<
     }
 }
 
-/// A number of 32 bits, or nil.
+/// Reads a number of 32 bits, or nil.
 pub(super) fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Option<u32>, Malformed> {
     let begin = reader.clone();
     match reader.value()? {
@@ -21,8 +21,8 @@ pub(super) fn optional(reader: &mut Reader<'_>, otherwise: &'static str) -> Resu
     }
 }
 
-/// A block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as the whole digest, of which the number is the
-/// end.
+/// Reads a block's name as 64 bits: SGLang writes it signed, vLLM unsigned or as a whole digest, whose last 8 bytes are
+/// taken.
 pub(super) fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     let begin = reader.clone();
     match reader.value()? {
@@ -37,7 +37,7 @@ pub(super) fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     }
 }
 
-/// A token's number. SGLang with EAGLE keeps pairs, each token with the one behind it: that is the next pair's.
+/// Reads a token's id. SGLang with EAGLE stores pairs of a token and the next one, of which the first is taken.
 pub(super) fn token(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
     let begin = reader.clone();
     let token = match reader.value()? {
@@ -51,7 +51,7 @@ pub(super) fn token(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
     token.ok_or(begin.fault("a token id is a number of 32 bits"))
 }
 
-/// Whether the number that is next is an adapter's: nil is none, and neither is 0.
+/// Reads a number; true if it is an adapter's: neither nil nor 0.
 pub(super) fn names_adapter(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
     let begin = reader.at();
     reader.skip()?;

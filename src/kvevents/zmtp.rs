@@ -1,7 +1,7 @@
-//! ZMTP 3.0 and 3.1 with the NULL mechanism, as bytes in and bytes out: the little of ZeroMQ that it takes to
-//! subscribe, and to ask a ROUTER. <https://rfc.zeromq.org/spec/37/>
+//! ZMTP 3.0 and 3.1 with the NULL mechanism, as bytes in and bytes out: the part of ZeroMQ that is needed to subscribe
+//! and to ask a ROUTER. <https://rfc.zeromq.org/spec/37/>
 //!
-//! Written here because memory must stay bounded whoever the peer is: the `zeromq` crate (0.6.0) reserves whatever
+//! Written here because memory must stay bounded whatever the peer sends: the `zeromq` crate (0.6.0) reserves whatever
 //! length a frame announces, panics on a command that is cut short, and ends a connection at a heartbeat.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::command;
 use crate::limits::{KV_BYTES_KEPT, KV_MESSAGE_BYTES_MAX};
 
-/// Length of what both sides send first.
+/// Length of the greeting, which both sides send first.
 const GREETING_BYTES: usize = 64;
 /// Most frames of a message. Engines send three or four.
 const FRAMES_MAX: usize = 8;
@@ -19,19 +19,19 @@ const FRAMES_MAX: usize = 8;
 const COMMAND_BYTES_MAX: usize = 4 << 10;
 /// Least room for one read.
 const ROOM_MIN: usize = 16 << 10;
-/// Most bytes that wait for a peer to take them: it has to answer for more than it reads.
+/// Most bytes that wait for a peer to take them: a peer that asks has to read the answers.
 const OUTBOX_BYTES_MAX: usize = 4 << 10;
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// What our end is.
+/// The kind of our socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Takes what is published under this topic and all that it begins.
+    /// Subscribes to all topics that begin with this one.
     Subscriber(Vec<u8>),
-    /// Asks a ROUTER.
+    /// Sends requests to a ROUTER.
     Dealer,
 }
 
@@ -51,25 +51,25 @@ impl Role {
     }
 }
 
-/// Why a peer is not listened to any longer.
+/// Why a connection is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Broken {
-    /// No greeting, an impossible frame, a command that is none.
+    /// A wrong greeting, frame or command.
     #[error("it does not speak ZMTP: {0}")]
     Garbage(&'static str),
-    /// An older protocol, or one with keys.
+    /// The peer speaks an older version, or another security mechanism.
     #[error("it speaks ZMTP otherwise: {0}")]
     Otherwise(&'static str),
-    /// It is no publisher, or no ROUTER.
+    /// The peer is no publisher, or no ROUTER.
     #[error("it is another kind of socket")]
     Stranger,
-    /// It said so.
+    /// The peer sent an ERROR.
     #[error("it refuses us with an ERROR")]
     Refused,
     /// A message beyond the bounds.
     #[error("a message is longer than {KV_MESSAGE_BYTES_MAX} bytes or has more than {FRAMES_MAX} frames")]
     TooLong,
-    /// It asks without reading the answers.
+    /// The peer asks without reading the answers.
     #[error("it takes no answers")]
     Deaf,
 }
@@ -81,7 +81,7 @@ pub enum Progress {
     More,
     /// The handshake is done.
     Open,
-    /// A message is here, until this is asked again.
+    /// A message is here, until [`Wire::advance`] is called again.
     Message,
 }
 
@@ -97,14 +97,14 @@ enum Phase {
 pub struct Wire {
     role: Role,
     phase: Phase,
-    /// Its version is 3 and this.
+    /// The minor version of the peer, which speaks 3.x.
     minor: u8,
-    /// `inbox[from..to]` has been received and not done with; of it, `scanned` bytes are understood.
+    /// `inbox[from..to]` was received and is still needed; its first `scanned` bytes were parsed.
     inbox: Vec<u8>,
     from: usize,
     to: usize,
     scanned: usize,
-    /// Where the frames of the message lie, from `from` on.
+    /// Ranges of the message's frames, counted from `from`.
     frames: [Range<usize>; FRAMES_MAX],
     count: usize,
     whole: bool,
@@ -112,7 +112,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A connection's beginning.
+    /// Makes the state of a new connection, with our greeting to be sent.
     pub fn new(role: Role) -> Wire {
         let (inbox, frames) = (Vec::new(), std::array::from_fn(|_| 0..0));
         let (from, to, scanned, count) = (0, 0, 0, 0);
@@ -120,21 +120,22 @@ impl Wire {
         Wire { role, phase: Phase::Greeting, minor: 0, inbox, from, to, scanned, frames, count, whole: false, outbox }
     }
 
-    /// Where received bytes go; [`Wire::received`] says how many came.
+    /// Returns room for received bytes; [`Wire::received`] then says how many came.
     pub fn room(&mut self) -> &mut [u8] {
         if self.inbox.len() - self.to < ROOM_MIN {
             self.inbox.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);
         }
         if self.inbox.len() - self.to < ROOM_MIN {
-            // Only by what has come, never by what is announced. No message is longer than the bound, which ends this.
+            // It grows only by what has come, never by what is announced. No message is longer than the bound, which
+            // ends this.
             let length = (2 * self.inbox.len()).max(self.to + ROOM_MIN).min(KV_MESSAGE_BYTES_MAX + KV_BYTES_KEPT);
             self.inbox.resize(length, 0);
         }
         self.inbox.get_mut(self.to..).unwrap_or_default()
     }
 
-    /// So many bytes have been put into the room.
+    /// Notes that so many bytes were put into the room.
     pub fn received(&mut self, bytes: usize) {
         self.to = (self.to + bytes).min(self.inbox.len());
     }
@@ -144,17 +145,17 @@ impl Wire {
         self.inbox.capacity() + self.outbox.capacity()
     }
 
-    /// What the peer has to be sent.
+    /// Bytes to be sent to the peer.
     pub fn outbox(&self) -> &[u8] {
         &self.outbox
     }
 
-    /// So many bytes of it have gone.
+    /// Notes that so many bytes of the outbox were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.outbox.drain(..bytes.min(self.outbox.len()));
     }
 
-    /// Sends a message.
+    /// Queues a message to be sent.
     pub fn send(&mut self, frames: &[&[u8]]) {
         for (place, frame) in frames.iter().enumerate() {
             let more = if place + 1 < frames.len() { MORE } else { 0 };
@@ -162,7 +163,7 @@ impl Wire {
         }
     }
 
-    /// Asks the peer for a sign of life. False: it does not know how to give one.
+    /// Asks the peer for a sign of life. False: its version has none.
     pub fn ping(&mut self) -> bool {
         let can = self.minor >= 1 && self.phase == Phase::Open;
         if can {
@@ -171,14 +172,14 @@ impl Wire {
         can
     }
 
-    /// Frames of the message that [`Progress::Message`] spoke of.
+    /// Returns the frames of the message that [`Progress::Message`] announced.
     pub fn message(&self) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
         let unread = self.inbox.get(self.from..self.to).unwrap_or_default();
         let count = if self.whole { self.count } else { 0 };
         self.frames.iter().take(count).map(move |frame| unread.get(frame.clone()).unwrap_or_default())
     }
 
-    /// Goes on to the next thing that happens.
+    /// Parses on to the next thing that happens.
     pub fn advance(&mut self) -> Result<Progress, Broken> {
         if self.whole {
             (self.whole, self.count) = (false, 0);
@@ -207,7 +208,7 @@ impl Wire {
         Ok(Progress::More)
     }
 
-    /// Done with what is understood.
+    /// Lets go of the parsed bytes.
     fn release(&mut self) {
         self.from += std::mem::take(&mut self.scanned);
         if self.from == self.to {
@@ -218,7 +219,7 @@ impl Wire {
         }
     }
 
-    /// Whether the peer's greeting is here. What cannot become one is refused at its first wrong byte.
+    /// Whether the peer's greeting is here. A wrong one is refused at its first wrong byte.
     fn greeted(&mut self) -> Result<bool, Broken> {
         let unread = self.inbox.get(self.from..self.to).unwrap_or_default();
         let byte = |at: usize| unread.get(at).copied();
@@ -241,7 +242,7 @@ impl Wire {
         Ok(true)
     }
 
-    /// The next frame, if it is here whole: its flags, and where its body lies from `from` on.
+    /// Returns the next frame, if all of it is here: its flags, and the range of its body, counted from `from`.
     fn frame(&mut self) -> Result<Option<(u8, Range<usize>)>, Broken> {
         let unread = self.inbox.get(self.from + self.scanned..self.to).unwrap_or_default();
         let Some(&flags) = unread.first() else { return Ok(None) };
@@ -269,7 +270,7 @@ impl Wire {
         Ok(Some((flags, begin..end)))
     }
 
-    /// Whether the handshake is done with this command. Commands may stand between the frames of a message.
+    /// Handles a command; true if it completes the handshake. Commands may come between the frames of a message.
     fn command(&mut self, body: Range<usize>) -> Result<bool, Broken> {
         let bytes = self.inbox.get(self.from + body.start..self.from + body.end).unwrap_or_default();
         let (name, rest) = command::name(bytes).ok_or(Broken::Garbage("a command without a name"))?;
@@ -293,7 +294,7 @@ impl Wire {
                     return Err(Broken::Deaf);
                 }
             }
-            // PONG: that bytes came is all it says. Others are for those who know them.
+            // A PONG only shows that bytes come. Other commands are unknown.
             _ => {}
         }
         if self.count == 0 {

@@ -1,38 +1,38 @@
-//! What is counted of what an engine tells.
+//! Counts of what an engine tells.
 
-/// How often what was told, in blocks.
+/// How often an engine told what, in blocks.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Stored, and not known before.
+    /// Stored and not known before.
     pub stored: u64,
-    /// Stored though known.
+    /// Stored although known.
     pub copies: u64,
-    /// Stored behind another block than before.
+    /// Stored after another block than before.
     pub ambiguous: u64,
-    /// Stored behind a block that is not known, or behind an orphan.
+    /// Stored after a block that is not known, or after an orphan.
     pub orphans: u64,
     /// Stored with more than text in it or before it.
     pub opaque: u64,
-    /// Stored without saying what is in them.
+    /// Stored without their content.
     pub malformed: u64,
-    /// Stored behind the longest prompt that is looked at.
+    /// Stored beyond the end of the longest prompt that is looked at.
     pub deep: u64,
-    /// Stored, and there was no room for them or their links.
+    /// Stored without room for them or their links.
     pub beyond: u64,
-    /// Of other groups of a hybrid model's layers, stored and removed.
+    /// Stored or removed, of other groups of a hybrid model's layers.
     pub groups: u64,
-    /// Of other tiers than the GPU, stored and removed.
+    /// Stored or removed, in other tiers than the GPU's.
     pub tiers: u64,
     /// Removed.
     pub removed: u64,
-    /// Removed, and not known.
+    /// Removed although not known.
     pub unknown: u64,
 }
 
 impl Counts {
-    /// Those of another as well.
+    /// Adds the counts of another mirror.
     pub fn add(&mut self, other: &Counts) {
-        // Whole, so that a count more is not forgotten here.
+        // Destructured in full, so that the compiler asks for each new count.
         let Counts {
             stored,
             copies,

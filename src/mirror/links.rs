@@ -1,18 +1,18 @@
-//! Which links are held, and by how many blocks each: prompts that part within a block share its first steps, and the
-//! same text may be cut into tokens in two ways.
+//! Counts which links are held, and by how many blocks each: prompts that part within a block share its first steps,
+//! and the same text may be cut into tokens in two ways.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Keys of 64 bits that are hashes already. They are hashed again, under a seed that nobody knows: clients choose the
-/// texts and thereby the links, old engines name blocks by a function that anybody can compute, and who finds many that
-/// fall into one place would make each look-up as long as the table.
+/// Hashes keys of 64 bits, which are hashes already, again under a random seed. Clients choose the texts and thereby
+/// the links, and old engines name blocks by a function that anybody can compute: without the seed, anybody could find
+/// many keys that fall into one place and make each look-up as long as the table.
 #[derive(Clone)]
 pub(super) struct Seeded(u64);
 
-/// One key on its way.
+/// The hash of one key.
 pub(super) struct Mixed(u64);
 
 impl Default for Seeded {
@@ -39,8 +39,8 @@ impl Hasher for Mixed {
     }
 }
 
-/// A table of so many entries that never grows: half of its room stays free, so that what removals leave behind is
-/// swept in place.
+/// Makes a table for so many entries that never grows: half of its room stays free, so that the places of removed
+/// entries are cleaned up in place.
 pub(super) fn table(entries_max: usize) -> HashMap<u64, u32, Seeded> {
     HashMap::with_capacity_and_hasher(2 * entries_max, Seeded::default())
 }
@@ -48,12 +48,12 @@ pub(super) fn table(entries_max: usize) -> HashMap<u64, u32, Seeded> {
 /// How many blocks own each link.
 pub(super) struct Links {
     owners: HashMap<u64, u32, Seeded>,
-    /// Those of several.
+    /// Number of links that several blocks own.
     shared: usize,
 }
 
 impl Links {
-    /// With room for so many.
+    /// Makes one with room for so many links.
     pub fn new(links_max: usize) -> Links {
         Links { owners: table(links_max), shared: 0 }
     }
@@ -63,7 +63,7 @@ impl Links {
         self.shared = 0;
     }
 
-    /// One block more; whether it is the first.
+    /// Adds an owner; true if it is the first.
     pub fn own(&mut self, link: u64) -> bool {
         let owners = self.owners.entry(link).or_default();
         *owners += 1;
@@ -71,7 +71,7 @@ impl Links {
         *owners == 1
     }
 
-    /// One block less; whether it was the last.
+    /// Takes away an owner; true if it was the last.
     pub fn disown(&mut self, link: u64) -> bool {
         let Some(owners) = self.owners.get_mut(&link) else { return false };
         *owners -= 1;
@@ -90,7 +90,7 @@ impl Links {
         self.owners.get(&link).is_some_and(|owners| *owners > 1)
     }
 
-    /// How many links are those of several blocks.
+    /// Returns how many links several blocks own.
     pub fn shared(&self) -> usize {
         self.shared
     }

@@ -1,31 +1,33 @@
-//! What one engine rank holds by its own word, as bytes: its KV events in, links of chains out.
+//! What one engine rank holds, as it tells by its KV events: events of token blocks in, links of chains out.
 //!
-//! An engine names its blocks by hashes that say nothing of what is in them, and says each block's tokens once, when it
-//! is stored. Here a tree of all named blocks is kept, each with the prompt down to its end as far as that is cut
-//! ([`text`]), so that a block's links can be made from its tokens alone, whatever it follows ([`tree`]). [`settle`]
-//! has the rules by which blocks come and go, [`links`] counts who owns which, [`saved`] writes all of it down.
+//! An engine names its blocks by hashes that say nothing of their content, and tells each block's tokens once, when it
+//! is stored. A tree of all named blocks is kept here. Each has the state of hashing at its end ([`text`]), so that a
+//! following block's links can be made from that block's tokens alone ([`tree`]). [`settle`] has the rules by which
+//! blocks come and go, [`links`] counts how many blocks own each link, [`saved`] writes all of it down.
 //!
-//! A block is *held* if the engine has it and all before it, and if all of these can be read as text: then a prompt
-//! that begins with its bytes finds it cached. The [`Sink`] is told of links as blocks come to be held, and when the
-//! last block that owns one is held no more. At any time the links told are closed under prefixes: the ones before come
-//! first, and go last.
+//! A block is *held* if the engine has it and all blocks before it, and if all of them can be read as text: then a
+//! prompt that begins with this text is cached. The [`Sink`] is told of a link when the first block that owns it comes
+//! to be held, and when the last one is held no more. At any time the links told are closed under prefixes: earlier
+//! links of a prompt come first, and go last.
 //!
 //! - A name that is stored again counts as a copy, and is gone when as many are removed: vLLM tells of each physical
-//!   block. It tells of reused ones again, too, where a request asks for that (`kv_cache_report_mode`), and removes
-//!   them once: these are believed to be there until the cache is cleared, or there are more than the engine can hold
-//!   ([`Mirror::is_overfull`]).
-//! - A name that is stored behind two different blocks is ambiguous: the first stays, what follows is not read, and one
-//!   removal ends both. SGLang's older versions name pages by their own tokens.
-//! - A block whose predecessor is not known is an orphan, and so is all behind it, until it is stored again itself.
-//! - A block whose links find no room is not read, nor is what is behind it: nothing of that is held,
-//!   and nothing else is wrong.
-//! - A block that goes while others that follow it stay takes these along; once it is stored again,
-//!   with the same text, they are held again.
+//!   block. If a request asks for that (`kv_cache_report_mode`), vLLM also tells of reused blocks again, and removes
+//!   each only once: such blocks count as there until the cache is cleared, or until there are more than the engine can
+//!   hold ([`Mirror::is_overfull`]).
+//! - A name that is stored after two different blocks is ambiguous: the first meaning stays, blocks stored after it are
+//!   not read, and one removal ends both. SGLang's older versions name pages by their own tokens alone.
+//! - A block whose predecessor is not known is an orphan, and so are all blocks after it, until it is stored again
+//!   itself.
+//! - A block for whose links there is no room is not read, nor are the blocks after it: they are not held, and nothing
+//!   else is wrong.
+//! - If a block goes while others that follow it stay, these are no longer held either. They are held again once the
+//!   block is stored again with the same text.
 //!
-//! An event costs what its size is; but where a block goes or comes before others that follow it, all below it are told
-//! of, each time. Engines remove leaves first, so that each block is told of once as it comes and once as it goes. One
-//! that does otherwise again and again is given up ([`Mirror::overflowed`]), so that no message costs more than what it
-//! names and a million blocks. What is long is done in pieces ([`walk`]). Memory is bounded by [`Mirror::bytes`].
+//! An event costs in proportion to its size; but if a block goes or comes before others that follow it, the sink is
+//! told of all that follow, each time. Engines remove leaves first, so that each block is told of once as it comes and
+//! once as it goes. A cache of an engine that does otherwise again and again is given up ([`Mirror::overflowed`]), so
+//! that no message costs more than the blocks that it names and a million more. Long work is done in pieces ([`walk`]).
+//! Memory is bounded by [`Mirror::bytes`].
 
 mod counts;
 mod links;
@@ -53,27 +55,28 @@ use tree::{Node, Tree};
 pub use walk::{Halt, Stint, Telling};
 use walk::{Walk, patience_max};
 
-/// Who is told of what is held.
+/// Receives news of the links that are held.
 pub trait Sink {
-    /// This link is held from now on, behind the block's link `after`. `tokens`: what a prompt has cached that matches
-    /// up to it; where blocks of several lengths own the link, as the first of them has it.
+    /// `link` is held from now on, and follows `after`, the link of the last whole block of text before it. `tokens`:
+    /// how many tokens of a prompt that matches up to it are cached; if blocks of several lengths own the link, as the
+    /// first of them says.
     fn hold(&mut self, after: Option<u64>, link: u64, tokens: u32);
-    /// A link that is held is worth so many tokens from now on.
+    /// A held link stands for so many cached tokens from now on.
     fn worth(&mut self, link: u64, tokens: u32);
-    /// And this one no more.
+    /// This link is held no more.
     fn release(&mut self, link: u64);
 }
 
 /// How an engine's blocks are read.
 #[derive(Clone, Copy)]
 pub struct Reading<'a> {
-    /// Its model's tokens.
+    /// The tokens of the engine's model.
     pub vocabulary: &'a Vocabulary,
-    /// Where its prompts' chains begin.
+    /// Gives the roots of its prompts' chains.
     pub root: Root<'a>,
 }
 
-/// The root of prompts with this adapter and this salt.
+/// Returns the root of prompts with this adapter and this salt.
 pub type Root<'a> = &'a dyn Fn(Option<&[u8]>, Option<&[u8]>) -> u64;
 
 /// One engine rank's cache.
@@ -81,22 +84,22 @@ pub struct Mirror {
     names: HashMap<u64, u32, Seeded>,
     tree: Tree,
     links: Links,
-    /// Links of all blocks that are there, held or not.
+    /// Number of links of all blocks that are there, held or not.
     links_kept: usize,
     links_max: usize,
     blocks: u32,
     blocks_max: u32,
     group: Group,
     extent: Extent,
-    /// So many blocks may be told of yet beyond those that events name, and whether they were too many.
+    /// How many more blocks the sink may be told of beyond those that events name, and whether there were too many.
     patience: u32,
     gives_up: bool,
-    /// What is yet to be told of behind the block that was named last.
+    /// What the sink is still to be told of because of the block that was named last.
     walk: Option<Walk>,
-    /// What reading has cost since it was charged for.
+    /// What reading has cost since that was last charged to a [`Stint`].
     toil: u32,
     counts: Counts,
-    /// Buffers that are used again: texts of tokens, links of the block that is read.
+    /// Reused buffers: texts of tokens, links of the block being read.
     stage: Vec<u8>,
     found: Vec<u64>,
 }
@@ -117,7 +120,7 @@ impl fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// For an engine of so many blocks. Its memory is asked for at once and touched as it fills.
+    /// Makes a mirror for an engine of so many blocks. Its memory is reserved at once and touched as it fills.
     pub fn new(blocks_max: u32) -> Mirror {
         let room = Room::of(blocks_max);
         Mirror {
@@ -140,24 +143,24 @@ impl Mirror {
         }
     }
 
-    /// One without room, for an engine of which so much is counted: it stands in for another.
+    /// Makes a mirror without room that only carries counts, in the place of another.
     pub fn counted(counts: Counts) -> Mirror {
         Mirror { counts, ..Mirror::new(0) }
     }
 
-    /// What to make a mirror for, where an engine has so many blocks of this size: there are [`MIRROR_LINKS_PER_BLOCK`]
-    /// links for each, and large blocks have more.
+    /// Returns how many blocks to make a mirror for, if an engine has so many blocks of this size (in tokens): there
+    /// are [`MIRROR_LINKS_PER_BLOCK`] links for each, and large blocks have more.
     pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
         blocks.saturating_mul(parts(block_size)).min(MIRROR_BLOCKS_MAX)
     }
 
-    /// The most memory that one takes.
+    /// Returns the most memory, in bytes, that a mirror takes.
     pub const fn bytes(blocks_max: u32) -> usize {
         Room::of(blocks_max).bytes()
     }
 
-    /// [`Mirror::stored_on`] in one piece, however long that takes. False: all was given up instead, and
-    /// nothing that the sink was told of is held. For tests and benches.
+    /// Runs [`Mirror::stored_on`] to its end, however long that takes. False: all was given up instead, and nothing
+    /// that the sink was told of is held any more. For tests and benches.
     pub fn stored(&mut self, stored: &Stored<'_>, reading: &Reading<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
@@ -172,8 +175,8 @@ impl Mirror {
         }
     }
 
-    /// Blocks are there now. It is told in pieces, of which one ends with `stint`. `done`: how many of the blocks were
-    /// named, 0 at first. Nothing else is told before that is through.
+    /// Takes blocks that are stored now, in pieces, each of which ends with `stint`. `done`: how many of the blocks
+    /// were taken, 0 at first. No other event may be given before this one is through.
     pub fn stored_on(
         &mut self,
         stored: &Stored<'_>,
@@ -207,7 +210,7 @@ impl Mirror {
         }
     }
 
-    /// [`Mirror::removed_on`] in one piece, as [`Mirror::stored`].
+    /// Runs [`Mirror::removed_on`] to its end, as [`Mirror::stored`] does.
     pub fn removed(&mut self, removed: &Removed<'_>, sink: &mut impl Sink) -> bool {
         let mut done = 0;
         loop {
@@ -222,7 +225,7 @@ impl Mirror {
         }
     }
 
-    /// Blocks are there no more. In pieces, as [`Mirror::stored_on`].
+    /// Takes blocks that are removed, in pieces, as [`Mirror::stored_on`] does.
     pub fn removed_on(
         &mut self,
         removed: &Removed<'_>,
@@ -257,16 +260,16 @@ impl Mirror {
         }
     }
 
-    /// More was told of than is borne, or than an engine can hold: all of it goes, and the engine is known again once
-    /// it says that it begins anew, or has told of nearly all that it has. Takes as long as [`Mirror::cleared`], and no
-    /// sink is told either.
+    /// Gives up all that is known, after more was told of than is allowed or than the engine can hold. The engine is
+    /// known again once it says that it begins anew, or has told of nearly all its blocks anew. Takes as long as
+    /// [`Mirror::cleared`], and no sink is told either.
     pub fn give_up(&mut self) {
         self.counts.beyond += u64::from(self.blocks);
         self.cleared();
         self.extent = Extent::GivenUp;
     }
 
-    /// Nothing is there any more. No sink is told. Takes some 50 ns for each block that was there.
+    /// Forgets all blocks, as the engine holds none. No sink is told. Takes some 50 ns for each block that was there.
     pub fn cleared(&mut self) {
         self.names.clear();
         self.tree.clear();
@@ -275,39 +278,38 @@ impl Mirror {
         (self.extent, self.gives_up) = (Extent::Within, false);
     }
 
-    /// How many blocks there are, held or not.
+    /// Returns how many blocks there are, held or not.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// How many there can be.
+    /// Returns how many blocks there can be.
     pub fn blocks_max(&self) -> u32 {
         self.blocks_max
     }
 
-    /// Whether a block is held that this link ends in.
+    /// Whether a held block owns this link.
     pub fn owns(&self, link: u64) -> bool {
         self.links.owned(link)
     }
 
-    /// How often what was told.
+    /// Returns how often the engine told what.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Whether the engine has said since the last clear that it holds more than it should be able to, or what no cache
-    /// does.
+    /// Whether, since the last clear, the engine told of more than it should be able to hold, or of what no cache does.
     pub fn overflowed(&self) -> bool {
         matches!(self.extent, Extent::Beyond | Extent::GivenUp)
     }
 
-    /// Whether the engine has told of blocks, and of none by which it is known what a prompt finds: all are of layers
-    /// that see a part of it.
+    /// Whether the engine has told only of blocks of layers that see a part of a prompt, from which nobody can know
+    /// what a prompt finds cached.
     pub fn is_partial(&self) -> bool {
         matches!(self.group, Group::OthersAlone)
     }
 
-    /// Whether there is something in what is known that the engine holds no more: more was stored than it can hold.
+    /// Whether some known blocks must be gone from the engine, as more were stored than it can hold.
     /// [`Mirror::give_up`] ends that.
     pub fn is_overfull(&self) -> bool {
         matches!(self.extent, Extent::Beyond)
@@ -353,27 +355,27 @@ impl Mirror {
     }
 }
 
-/// So many tokens are looked up in the time in which a link is told of.
+/// How many tokens are looked up in the time in which the sink is told of one link.
 const TOKENS_FOR_ONE: u32 = 64;
 
-/// For as many blocks one of this size counts.
+/// Returns as how many blocks one of this size, in tokens, counts.
 fn parts(block_size: u32) -> u32 {
     block_size.div_ceil(8 * MIRROR_LINKS_PER_BLOCK).max(1)
 }
 
-/// vLLM names the GPU on every build, older engines name no tier.
+/// Whether a block is on the GPU: vLLM names it on every build, older engines name no tier.
 fn on_gpu(medium: Option<&[u8]>) -> bool {
     medium.is_none_or(|medium| medium.eq_ignore_ascii_case(b"GPU"))
 }
 
-/// Whether these layers look at all that is before a token. What others keep is of no use by itself: windows, states.
-/// Where a model has both, its engine reuses no more than both have, which may be less than is held here.
+/// Whether these layers look at everything before a token. Blocks of other layers (windows, states) are of no use by
+/// themselves. If a model has both, its engine reuses no more than both have, which may be less than is held here.
 fn sees_all(stored: &Stored<'_>) -> bool {
     let Some(kind) = stored.attention else { return true };
     match kind {
         b"full_attention" | b"mla_attention" | b"sink_full_attention" => true,
-        // vLLM's word for a group of several kinds, as of a model and what drafts for it; it names a window where that
-        // is what they have in common.
+        // vLLM's word for a group of several kinds, as of a model and its draft model; it gives a window if they have
+        // one in common.
         b"unknown" => stored.window.is_none(),
         _ => false,
     }

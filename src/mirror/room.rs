@@ -1,13 +1,14 @@
-//! What a mirror takes, as a sum.
+//! The memory that a mirror takes, as a sum.
 
 use super::Mirror;
 use super::text::{STAGE_BYTES, TEXT_BYTES_MAX};
 use super::tree::Node;
 use crate::limits::{MIRROR_BLOCKS_MAX, MIRROR_LINKS_PER_BLOCK, STEP_BYTES};
 
-/// How much there is room for.
+/// How many things a mirror has room for.
 pub(super) struct Room {
-    /// A block that is gone stays for those that follow it, of which each follows one: twice as many at most.
+    /// Nodes: twice as many as blocks, since the node of a block that is gone stays while another follows it, and each
+    /// block follows one.
     pub nodes: usize,
     pub links: usize,
     /// Links of one block.
@@ -34,8 +35,8 @@ impl Room {
     }
 }
 
-/// Of [`super::links::table`]: a power of two of buckets, seven eighths of them for entries, each with a byte beside
-/// it, and some bytes at the end.
+/// Returns the bytes of a [`super::links::table`]: it has a power of two of buckets, seven eighths of them for entries,
+/// each with a byte beside it, and some bytes at the end.
 const fn table_bytes(entries_max: usize) -> usize {
     let buckets = (2 * entries_max * 8 / 7 + 1).next_power_of_two();
     (if buckets < 16 { 16 } else { buckets }) * (size_of::<(u64, u32)>() + 1) + 64

@@ -1,23 +1,23 @@
-//! What an engine has said of itself with its blocks: whose they are, and whether they can be all there.
+//! What an engine's events have shown so far: whose layers' blocks they tell of, and whether it can hold them all.
 
-/// The group of layers whose blocks are read. Whatever goes, its engine's layers stay.
+/// The group of layers whose blocks are read. It outlasts a clear, as the engine's layers stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Group {
-    /// Nothing was told of.
+    /// No blocks were told of.
     Unknown,
-    /// Blocks of others were told of, and none of those that are read.
+    /// Only blocks of groups that are not read were told of.
     OthersAlone,
-    /// This one, as its events name it.
+    /// The group with this number, if events give it one.
     Read(Option<u32>),
 }
 
-/// How much was told of since the engine began anew.
+/// How many blocks were told of since the engine began anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extent {
-    /// No more than it can hold.
+    /// No more than the engine can hold.
     Within,
-    /// More than that, so that something in what is known is gone.
+    /// More than it can hold, so that some of the known blocks must be gone.
     Beyond,
-    /// All of it was dropped, since it was more than that or than is borne.
+    /// All were dropped, as there were more than the engine can hold or than is allowed.
     GivenUp,
 }

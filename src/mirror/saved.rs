@@ -1,7 +1,8 @@
-//! A mirror written down, for a front that starts again while its engines run on: what they hold they do not say twice.
+//! Saves a mirror for a front that starts again while its engines run on, since engines do not tell again what they
+//! hold.
 //!
-//! Roots and links are in it as they were made, so that whoever keeps it keeps the ids of form and model beside it, and
-//! drops it where these differ. That links are still made as they were is tried on some bytes.
+//! Roots and links are saved as they were made. So the caller keeps the ids of form and model beside it, and drops the
+//! mirror if these differ. Whether links are still made the same way is checked by `sample`.
 
 use thiserror::Error;
 use xxhash_rust::xxh64::xxh64;
@@ -17,16 +18,16 @@ use crate::vocabulary::Run;
 /// Why bytes are not taken for a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Refused {
-    /// Something else, or cut short.
+    /// It is something else, or cut short.
     #[error("this is no saved mirror, or not all of one")]
     Foreign,
-    /// Another version's, or with links that are made otherwise now.
+    /// Another version saved it, or links are made in another way now.
     #[error("it was saved by another version")]
     Version,
-    /// Its checksum is another one.
+    /// Its checksum is wrong.
     #[error("its checksum is wrong: it is damaged")]
     Checksum,
-    /// What it says cannot be.
+    /// What it says is impossible.
     #[error("what it says cannot be")]
     Nonsense,
     /// There is no room for its blocks.
@@ -35,18 +36,18 @@ pub enum Refused {
 }
 
 const MAGIC: &[u8; 8] = b"wfmirror";
-/// One more whenever a root, which `sample` knows nothing of, is made in another way: since 3 of an adapter's hash.
+/// Raised whenever roots, which `sample` does not cover, are made in another way: since 3 from an adapter's hash.
 const VERSION: u32 = 3;
-/// No node, where another's place is named.
+/// In place of another node's place: no node.
 const NOWHERE: u32 = u32::MAX;
-// What a node is and has, in one byte.
+// Flags of a node, in one byte.
 const FOLLOWS: u8 = 1;
 const READ: u8 = 2;
 const LEAD: u8 = 4;
 const AMBIGUOUS: u8 = 8;
 
 impl Mirror {
-    /// Appends all that is known, but the counts.
+    /// Appends all that is known, except the counts.
     pub fn save(&self, out: &mut Vec<u8>) {
         let begin = out.len();
         let all = self.tree.all();
@@ -76,7 +77,7 @@ impl Mirror {
         out.extend(xxh64(&out[begin..], 0).to_le_bytes());
     }
 
-    /// What was saved, with room for so many blocks; nobody is told of it before [`Mirror::retell_on`].
+    /// Returns what was saved, with room for so many blocks; no sink is told of it before [`Mirror::retell_on`].
     pub fn restore(bytes: &[u8], blocks_max: u32) -> Result<Mirror, Refused> {
         let (bytes, sum) = bytes.split_last_chunk().ok_or(Refused::Foreign)?;
         let mut reader = Reader(bytes);
@@ -94,15 +95,15 @@ impl Mirror {
         if reader.0.is_empty() { Ok(mirror) } else { Err(Refused::Nonsense) }
     }
 
-    /// The same with room for so many blocks.
+    /// Returns this mirror with room for so many blocks.
     pub fn grown(&self, blocks_max: u32) -> Result<Mirror, Refused> {
         let mut bytes = Vec::new();
         self.save(&mut bytes);
         Ok(Mirror { counts: self.counts, ..Mirror::restore(&bytes, blocks_max)? })
     }
 
-    /// Takes up what was saved. Whatever stands there, the tree is one as events make it: links between nodes go from
-    /// few tokens to more, nodes without a block have followers.
+    /// Reads what was saved. Whatever the bytes are, the tree is one that events could have made: a node has more
+    /// tokens than its parent, nodes without a block have followers.
     fn fill(&mut self, reader: &mut Reader<'_>) -> Result<(), Refused> {
         let [extent, group] = reader.take()?;
         let number = reader.u32()?;
@@ -194,7 +195,7 @@ fn write(node: &Node, above: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// A node, and the place of the one that it is under.
+/// Reads a node, and the place of its parent node.
 fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
     let [flags] = reader.take()?;
     let mut node = Node::new(reader.u64()?);
@@ -220,16 +221,16 @@ fn read(reader: &mut Reader<'_>) -> Result<(Node, u32), Refused> {
     if u64::from(links) > steps || (links > 0 && node.copies == 0) {
         return Err(Refused::Nonsense);
     }
-    // Read before there is room for them: a number alone takes no memory.
+    // The links are taken from the input before memory is allocated for them: a number alone costs none.
     let (links, rest) = reader.0.split_at_checked(8 * links as usize).ok_or(Refused::Foreign)?;
     reader.0 = rest;
     node.links = links.as_chunks().0.iter().map(|link| u64::from_le_bytes(*link)).collect();
     Ok((node, above))
 }
 
-/// A link that changes when links are made in another way.
+/// Returns a hash that changes when links are made in another way.
 fn sample() -> u64 {
-    // All different, so that their places tell.
+    // All bytes of a step differ, so that their order counts.
     let bytes: [u8; BLOCK_BYTES + STEP_BYTES] = std::array::from_fn(|at| at as u8);
     let mut link = 0;
     Cut::default().push(MAGIC.len() as u64, &bytes, |step| link ^= step.link.rotate_left(step.at as u32));

@@ -1,30 +1,30 @@
-//! Blocks come to stand behind others, are held by that, and go.
+//! How blocks are placed after others, come to be held, and go.
 
 use super::text::{TEXT_BYTES_MAX, Text, Unread, keys, root};
 use super::walk::Walk;
 use super::{Block, Mirror, Reading, Sink, parts};
 use crate::limits::{BLOCK_BYTES, MIRROR_LINKS_PER_BLOCK};
 
-/// Of blocks that follow one, so many at once.
+/// Most blocks that are cast off at once from the block that they follow.
 const CAST_OFF_MAX: u32 = 1 << 16;
-/// So many steps of a text are read and hashed in the time in which one is told of.
+/// How many steps of a text are read and hashed in the time in which the sink is told of one link.
 const STEPS_FOR_ONE: u32 = 16;
 
 impl Mirror {
-    /// Reads a block that is under none, and puts it where it belongs. What followed it before follows it still if its
-    /// text is the same.
+    /// Reads a block that has no parent node, and puts it where it belongs. Blocks that followed it before still do if
+    /// its text is the same.
     pub(super) fn settle(&mut self, at: u32, block: Block<'_>, reading: &Reading<'_>, sink: &mut impl Sink) {
         let old = std::mem::take(&mut self.tree.get_mut(at).links);
         self.links_kept -= old.len();
         let above = block.parent.and_then(|parent| self.names.get(&parent).copied());
-        // What was known of a block that is said to follow itself is of another one of its name.
+        // If a block is said to follow itself, what is known is of another block of the same name.
         let above = above.filter(|above| *above != at);
         let (tokens_before, block_before) = above.map_or((0, 0), |above| self.tree.get(above).end());
         let mut block_last = block_before;
         let text = self.read(block, above, reading, &mut block_last);
-        // An engine may say that it follows a block which follows it: linked there it would be its own ancestor. But
-        // what follows it has more tokens than it had, so that behind one of those its text is longer than before, thus
-        // another, and all that followed it is cast off first.
+        // An engine may say that a block follows one which follows it, and linked there the block would be its own
+        // ancestor. But blocks that follow it have more tokens than it had, so that after one of them its text is
+        // longer than before, thus another, and all that followed it is cast off first.
         if text.is_err() || text != self.tree.get(at).text {
             self.cast_off(at);
         }
@@ -49,8 +49,7 @@ impl Mirror {
         }
     }
 
-    /// What follows a block follows it no more. No engine's block is followed by so many that they are not cast off at
-    /// once.
+    /// Unlinks all blocks that follow this one. No real engine has so many that they cannot be unlinked at once.
     fn cast_off(&mut self, at: u32) {
         for _ in 0..CAST_OFF_MAX {
             let Some(below) = self.tree.first_below(at) else { return };
@@ -60,7 +59,7 @@ impl Mirror {
         self.gives_up = true;
     }
 
-    /// The text down to the end of a block; its links are then in `found`.
+    /// Returns the text up to the end of a block, and leaves the block's links in `found`.
     fn read(
         &mut self,
         block: Block<'_>,
@@ -78,7 +77,7 @@ impl Mirror {
                 text
             }
         };
-        // Half of the room is kept for what blocks need in the mean, lest few of very long tokens leave others none.
+        // Half of the room is kept for blocks of usual size, lest a few with very long tokens leave none for others.
         let spare = (self.links_max / 2).saturating_sub(self.links_kept);
         let due = (parts(stored.block_size) as usize).saturating_mul(MIRROR_LINKS_PER_BLOCK as usize);
         let room = (self.links_max - self.links_kept).min(self.found.capacity()).min(spare.max(due));
@@ -102,7 +101,7 @@ impl Mirror {
         if full { Err(Unread::Beyond) } else { Ok(text) }
     }
 
-    /// A block goes, and with it all that is held behind it.
+    /// Begins to take a block away: it and all held blocks after it are released first.
     pub(super) fn take_away(&mut self, at: u32) {
         if self.tree.get(at).held {
             self.walk = Some(Walk::release(at));
@@ -111,7 +110,7 @@ impl Mirror {
         }
     }
 
-    /// A block is gone. Where others follow it, its node stays for them.
+    /// Notes that a block is gone. If others follow it, its node stays for them.
     pub(super) fn went(&mut self, at: u32) {
         self.blocks -= 1;
         let node = self.tree.get_mut(at);
@@ -123,7 +122,7 @@ impl Mirror {
         self.forget(at);
     }
 
-    /// Frees a node whose block is gone, and that nothing follows.
+    /// Frees a node if its block is gone and nothing follows it.
     fn forget(&mut self, at: u32) {
         let node = self.tree.get(at);
         if node.copies == 0 && self.tree.first_below(at).is_none() {

@@ -1,4 +1,4 @@
-//! What stands in a block: its place in a prompt, and the text of its tokens.
+//! The content of a block: its place in a prompt, and the text of its tokens.
 
 use super::{Counts, Reading};
 use crate::kvevents::{ExtraKey, Stored};
@@ -6,33 +6,33 @@ use crate::limits::{BLOCK_BYTES, LINKS_MAX};
 use crate::scan::{Cut, Step};
 use crate::vocabulary::{Run, Vocabulary};
 
-/// Links behind so many bytes are of no use: no prompt is asked for further than this.
+/// Bytes of text beyond which links are of no use: no prompt is looked up further than this.
 pub(super) const TEXT_BYTES_MAX: u64 = (LINKS_MAX * BLOCK_BYTES) as u64;
-/// Texts of tokens are gathered before they are hashed, since most are a few bytes.
+/// Bytes of tokens' texts that are gathered before they are hashed, since most tokens have a few bytes.
 pub(super) const STAGE_BYTES: usize = 1 << 10;
 
-/// A prompt from its begin to the end of one of its blocks.
+/// A prompt from its beginning to the end of one of its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Text {
     pub root: u64,
     pub cut: Cut,
     pub tokens: u32,
-    /// Of its tokens.
+    /// State of turning its tokens into text.
     pub run: Run,
 }
 
-/// Why the text of a block is not known. What follows it is not known for the same reason. Saved by its number: one
-/// that was given away is not given again.
+/// Why the text of a block is not known. What follows it is not known for the same reason. It is saved by its number,
+/// so that a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Unread {
     /// The block before it is not known, or its name stands for two.
     Orphan = 0,
-    /// There is more in it than text: an image, an adapter without a name, or a token that stands for nothing.
+    /// It contains more than text: an image, an adapter without a name, or a token that has no text.
     Opaque = 1,
-    /// The event does not say what is in it.
+    /// The event does not tell its tokens.
     Malformed = 3,
-    /// It begins behind the longest prompt that is looked at.
+    /// It begins beyond the longest prompt that is looked at.
     Deep = 4,
     /// There is no room for its links.
     Beyond = 5,
@@ -55,12 +55,13 @@ impl Unread {
 }
 
 impl Text {
-    /// That of a prompt of which nothing is there yet.
+    /// Returns the text of a prompt of which no block is there yet.
     pub fn begin(root: u64, vocabulary: &Vocabulary) -> Text {
         Text { root, cut: Cut::default(), tokens: 0, run: Run::begin(vocabulary) }
     }
 
-    /// The text of the block at `place`, which follows this; `step` is called with the steps that end in it.
+    /// Reads the block at `place`, which follows this text, and returns the text to its end; `step` is called with the
+    /// steps that end in it.
     pub fn read(
         mut self,
         (stored, place): (&Stored<'_>, usize),
@@ -82,7 +83,7 @@ impl Text {
                 stage.clear();
             }
             if self.cut.bytes() > TEXT_BYTES_MAX + TEXT_BYTES_MAX {
-                // No block of any engine: nor are the gigabytes that one message may name hashed.
+                // No engine has such a block, and the gigabytes that one message may name are not hashed.
                 return Err(Unread::Deep);
             }
             if text.len() > STAGE_BYTES {
@@ -96,24 +97,24 @@ impl Text {
     }
 }
 
-/// The root of a prompt that begins with the first block of an event.
+/// Returns the root of a prompt that begins with the first block of an event.
 pub(super) fn root(stored: &Stored<'_>, place: usize, reading: &Reading<'_>) -> Result<u64, Unread> {
     let salt = keys(stored, place, true)?.or(stored.salt);
     Ok((reading.root)(stored.lora_name, salt))
 }
 
-/// The salt among what tells a block from others with equal tokens; an error where there is more than an adapter and a
-/// salt.
+/// Returns the salt among a block's extra keys, which tell it from others with equal tokens; an error if there is more
+/// than an adapter and a salt.
 ///
-/// Engines do not say which key is which. A text that is no adapter's name is taken for a salt on a prompt's first
-/// block. It may be the hash of an image that lies in this block whole, without a salt: what follows is then held below
-/// a root that nobody asks for, unless with that very hash as a salt. Longer images have keys in later blocks, too, and
-/// are stopped at there; beside a salt they are a second key. SGLang says
-/// the salt apart, from 0.5.18 on, and its `extra_key` never; who says neither (before that, and vLLM before 0.11) has
-/// such prompts taken for plain ones.
+/// Engines do not say which key is which. On a prompt's first block, a text that is not the adapter's name is taken for
+/// a salt. It may be the hash of an image that is in this block whole, of a prompt without a salt: the blocks are then
+/// held below a root that nobody asks for, unless with that very hash as a salt. Longer images have keys in later
+/// blocks, too, and are refused there; beside a salt they are a second key. SGLang tells the salt apart from 0.5.18 on,
+/// and never its `extra_key`. Engines that tell neither (SGLang before that, and vLLM before 0.11) have such prompts
+/// taken for plain ones.
 pub(super) fn keys<'a>(stored: &Stored<'a>, place: usize, first: bool) -> Result<Option<&'a [u8]>, Unread> {
     if stored.nameless {
-        // Who asks for the adapter names it, and what the model computes without it is something else.
+        // Requests name their adapter, and blocks without its name must not be taken for the model's own.
         return Err(Unread::Opaque);
     }
     let mut keys = stored.extras.keys(place).peekable();

@@ -1,4 +1,4 @@
-//! Blocks by what they follow: a slab of nodes that name each other by place.
+//! Blocks by the block that they follow: a slab of nodes that refer to each other by place.
 
 use super::text::{TEXT_BYTES_MAX, Text, Unread};
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
@@ -6,32 +6,32 @@ use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A block that the engine has named. Only those whose text is known are linked with each other: below one that cannot
-/// be read nothing can be.
+/// A block that the engine has named. Only nodes whose text is known are linked: nothing below one that cannot be read
+/// can be read.
 pub(super) struct Node {
     /// The engine's name for it.
     pub name: u64,
-    /// And for the block before it; none where a prompt begins.
+    /// The engine's name for the block before it; none if a prompt begins with it.
     pub parent: Option<u64>,
-    /// The prompt down to its end.
+    /// The prompt up to its end.
     pub text: Result<Text, Unread>,
-    /// Tokens before it.
+    /// Number of tokens before it.
     pub tokens_before: u32,
-    /// How often it is stored. 0: it is gone, and kept for those that follow it.
+    /// How often it is stored. 0: it is gone, and the node is kept for blocks that follow it.
     pub copies: u32,
-    /// The link of the last whole block of text before it, where there is one.
+    /// The link of the last whole block of text before it; 0 if there is none.
     pub block_before: u64,
-    /// And of the last one that ends in it or before.
+    /// The link of the last whole block of text that ends in it or before.
     pub block_last: u64,
-    /// Of the steps that end in it.
+    /// Links of the steps that end in it.
     pub links: Box<[u64]>,
     above: u32,
     first_below: u32,
     next: u32,
     previous: u32,
-    /// The name stands for other blocks as well.
+    /// Whether the name stands for other blocks as well.
     pub ambiguous: bool,
-    /// The sink has been told of it: it is there, can be read, and so is all before it.
+    /// Whether the sink has been told of it: it is there, can be read, and so is all before it.
     pub held: bool,
 }
 
@@ -55,13 +55,13 @@ impl Node {
         }
     }
 
-    /// Its links as a sink is told of them: the block's before, the link, and the tokens that are cached for who
-    /// matches so far.
+    /// Returns its links as a sink is told of them: the link of the last whole block of text before it, the link
+    /// itself, and the number of tokens that a prompt matching so far finds cached.
     ///
-    /// Engines reuse whole blocks, so that the steps within one are worth what is before it; but whoever matches up to
-    /// its last step has the rest of it as well, most likely: where nothing follows the block, as the next turn of a
-    /// conversation has all of it; where something does, and the prompt parts from that somewhere in the step, if less
-    /// than half of the step is left.
+    /// Engines reuse whole blocks, so that a step within a block counts only the tokens before that block. But a prompt
+    /// that matches up to the block's last step most likely has the rest of the block as well. If nothing follows the
+    /// block, this is assumed, as the next turn of a conversation has all of it; if something does, the prompt may part
+    /// from that within the step, and it is assumed only if less than half of a step is left.
     pub fn told(&self) -> impl Iterator<Item = (Option<u64>, u64, u32)> {
         let (end, tokens) = self.text.as_ref().map_or((0, 0), |text| (text.cut.bytes(), text.tokens));
         let steps = end.min(TEXT_BYTES_MAX) / STEP_BYTES as u64;
@@ -78,25 +78,27 @@ impl Node {
         })
     }
 
-    /// Its last link, and what that is worth by now: less, once something follows the block.
+    /// Returns the last link of a held block and the tokens that it stands for now: fewer, once something follows the
+    /// block.
     pub fn last_told(&self) -> Option<(u64, u32)> {
         self.told().last().map(|(_, link, tokens)| (link, tokens)).filter(|_| self.held)
     }
 
-    /// Where what follows it begins: tokens, and the link of the last whole block of text, where there is one.
+    /// Returns where the next block begins: its tokens before, and the link of the last whole block of text before, 0
+    /// if there is none.
     pub fn end(&self) -> (u32, u64) {
         (self.text.map_or(0, |text| text.tokens), self.block_last)
     }
 }
 
-/// All of them.
+/// All nodes.
 pub(super) struct Tree {
     nodes: Vec<Node>,
     free: u32,
 }
 
 impl Tree {
-    /// With room for so many.
+    /// Makes a tree with room for so many nodes.
     pub fn new(nodes_max: usize) -> Tree {
         Tree { nodes: Vec::with_capacity(nodes_max), free: NONE }
     }
@@ -116,7 +118,7 @@ impl Tree {
         self.nodes.len() as u32 - 1
     }
 
-    /// Gives back a node that nothing is linked with.
+    /// Frees a node that is linked with no other.
     pub fn remove(&mut self, at: u32) {
         let freed = Node { next: self.free, ..Node::new(0) };
         self.nodes[at as usize] = freed;
@@ -131,12 +133,12 @@ impl Tree {
         &mut self.nodes[at as usize]
     }
 
-    /// The block before, if that is linked.
+    /// Returns the node of the block before, if it is linked.
     pub fn above(&self, at: u32) -> Option<u32> {
         Some(self.get(at).above).filter(|above| *above != NONE)
     }
 
-    /// What follows the same block.
+    /// Returns the next node that follows the same block.
     pub fn next(&self, at: u32) -> Option<u32> {
         Some(self.get(at).next).filter(|next| *next != NONE)
     }
@@ -145,7 +147,7 @@ impl Tree {
         Some(self.get(at).first_below).filter(|below| *below != NONE)
     }
 
-    /// Puts a node that is under none under another.
+    /// Links a node that has no parent node below another.
     pub fn link(&mut self, at: u32, above: u32) {
         let next = std::mem::replace(&mut self.get_mut(above).first_below, at);
         if next != NONE {
@@ -155,7 +157,7 @@ impl Tree {
         (node.above, node.next, node.previous) = (above, next, NONE);
     }
 
-    /// Takes a node from the one that it is under; returns that.
+    /// Unlinks a node from its parent node, and returns that.
     pub fn unlink(&mut self, at: u32) -> Option<u32> {
         let node = self.get_mut(at);
         let (above, next, previous) = (node.above, node.next, node.previous);
@@ -174,12 +176,12 @@ impl Tree {
         Some(above)
     }
 
-    /// Where nodes are, in use or not.
+    /// Returns the places of nodes, in use or not.
     pub fn places(&self) -> std::ops::Range<u32> {
         0..self.nodes.len() as u32
     }
 
-    /// All nodes in use, each behind the one that it is under.
+    /// Returns all nodes in use, each after its parent node.
     pub fn all(&self) -> Vec<u32> {
         let used = |node: &Node| node.above == NONE && (node.copies > 0 || node.first_below != NONE);
         let mut walk: Vec<u32> = (0..).zip(&self.nodes).filter(|(_, node)| used(node)).map(|(at, _)| at).collect();

@@ -1,17 +1,17 @@
-//! Work that is as long as a cache is large, in pieces: whoever has more to do than to listen to one engine asks for
-//! one at a time.
+//! Work in pieces, if it takes as long as a cache is large: a task that has to do more than listen to one engine asks
+//! for one piece at a time.
 
 use super::links::Links;
 use super::tree::Tree;
 use super::{Mirror, Sink};
 use crate::limits::MIRROR_BLOCKS_MAX;
 
-/// So much is done in one piece: a few milliseconds, at a microsecond for each link that an index is told of.
+/// Units of work in one piece: a few milliseconds, at a microsecond for each link that an index is told of.
 const STINT: u32 = 4_096;
-/// So many blocks may be told of with each that is named.
+/// How many blocks the sink may be told of, in the mean, for each block that an event names.
 const PATIENCE_FOR_ONE: u32 = 4;
-/// And at most so many at once, whatever the engine says that it has: the longest prompt in blocks of one token of some
-/// bytes, a few times.
+/// Most blocks that it may be told of at once, however many the engine says that it has: a few times the longest prompt
+/// in blocks of one token of some bytes.
 const PATIENCE_MAX: u32 = 1 << 20;
 
 /// One piece of work, and how much of it is left.
@@ -25,39 +25,39 @@ impl Default for Stint {
 }
 
 impl Stint {
-    /// Whether the rest has to wait for the next.
+    /// Whether the rest has to wait for the next piece.
     pub fn is_over(&self) -> bool {
         self.0 == 0
     }
 
-    /// What was done: links told of, nodes come by, or as much.
+    /// Counts work done: links told of, nodes visited, or as much.
     pub fn spend(&mut self, toil: u32) {
         self.0 = self.0.saturating_sub(toil);
     }
 }
 
-/// Where something stands behind a [`Stint`].
+/// How far something is after a [`Stint`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Halt {
     /// It is done.
     Through,
-    /// It goes on with the next.
+    /// It goes on with the next stint.
     Midway,
-    /// It will not be: what is known is to be given up, [`Mirror::give_up`].
+    /// It will not be done: the caller has to call [`Mirror::give_up`].
     GivesUp,
 }
 
-/// Most that is borne of a cache of so many blocks: all of them so many times.
+/// Returns how many blocks beyond the named ones the sink may be told of, for a cache of so many blocks.
 pub(super) fn patience_max(blocks_max: u32) -> u32 {
     (PATIENCE_FOR_ONE * blocks_max.clamp(1 << 10, MIRROR_BLOCKS_MAX)).min(PATIENCE_MAX)
 }
 
-/// A way through a node and all below it, link by link of the tree.
+/// A walk through a node and all below it.
 struct Way {
     top: u32,
     at: u32,
-    /// All below the node has been come by.
+    /// All nodes below this one have been visited.
     up: bool,
 }
 
@@ -66,12 +66,12 @@ impl Way {
         Way { top, at: top, up: false }
     }
 
-    /// False: that was all.
+    /// Goes to the next node; false: there is none.
     fn step(&mut self, tree: &Tree) -> bool {
         if let Some(below) = tree.first_below(self.at).filter(|_| !self.up) {
             self.at = below;
         } else if !std::mem::replace(&mut self.up, true) {
-            // A leaf: next it is left.
+            // A leaf: the next step leaves it.
         } else if self.at == self.top {
             return false;
         } else if let Some(next) = tree.next(self.at) {
@@ -83,21 +83,21 @@ impl Way {
     }
 }
 
-/// Blocks that come to be held with the one they follow, or go with it.
+/// The blocks that come to be held, or are released, with one that they follow.
 pub(super) struct Walk {
     way: Way,
     holds: bool,
-    /// So many links of the node were told of.
+    /// Number of the node's links that were told of.
     links: usize,
 }
 
 impl Walk {
-    /// It and all that follow it are held from now on.
+    /// Makes a walk that holds a block and all that follow it.
     pub fn hold(at: u32) -> Walk {
         Walk { way: Way::new(at), holds: true, links: 0 }
     }
 
-    /// And no more: then its block goes.
+    /// Makes a walk that releases them; at its end the block is gone.
     pub fn release(at: u32) -> Walk {
         Walk { way: Way::new(at), holds: false, links: 0 }
     }
@@ -108,13 +108,13 @@ impl Walk {
 pub struct Telling {
     root: u32,
     way: Option<(Way, usize)>,
-    /// Links of several blocks that were told of.
+    /// Links of several blocks that were told of already.
     told: Option<Links>,
 }
 
 impl Mirror {
-    /// The next name of an event, of which `done` were read; else where the event stands. What the name before has
-    /// begun comes first.
+    /// Returns the next name of an event, of which `done` were read, or how far the event is. The walk that the name
+    /// before began comes first.
     pub(super) fn next(
         &mut self,
         names: &[u64],
@@ -135,7 +135,7 @@ impl Mirror {
         Ok(*name)
     }
 
-    /// Goes on with what the last event began.
+    /// Goes on with the walk that the last name began.
     fn walk_on(&mut self, sink: &mut impl Sink, stint: &mut Stint) -> Halt {
         if self.gives_up {
             return Halt::GivesUp;
@@ -147,7 +147,7 @@ impl Mirror {
                 return Halt::Midway;
             }
             stint.spend(1);
-            // Who comes first is held first, and goes last.
+            // A block is held before those that follow it, and released after them.
             if walk.holds != walk.way.up {
                 if walk.links == 0 && !self.bear() {
                     return Halt::GivesUp;
@@ -169,19 +169,19 @@ impl Mirror {
         Halt::Through
     }
 
-    /// An event names a block, and may have others told of with it.
+    /// Notes that an event names a block, so that the sink may be told of some more.
     fn named(&mut self) {
         self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
     }
 
-    /// A block is told of that no event names. False: these are too many.
+    /// Notes that the sink is told of a block that no event names. False: these are too many.
     fn bear(&mut self) -> bool {
         self.gives_up = self.patience == 0;
         self.patience = self.patience.saturating_sub(1);
         !self.gives_up
     }
 
-    /// A block that can be read, behind what is held. False: not all of its links were told of.
+    /// Holds a block, all before which is held. False: its links are not all told of yet.
     fn hold(&mut self, walk: &mut Walk, sink: &mut impl Sink, stint: &mut Stint) -> bool {
         let node = self.tree.get_mut(walk.way.at);
         node.held = true;
@@ -198,7 +198,7 @@ impl Mirror {
         true
     }
 
-    /// A block is held no more. False as above.
+    /// Releases a block. False: as above.
     fn release(&mut self, walk: &mut Walk, sink: &mut impl Sink, stint: &mut Stint) -> bool {
         let node = self.tree.get_mut(walk.way.at);
         for link in node.links.iter().rev().skip(walk.links).filter(|_| node.held) {
@@ -215,14 +215,14 @@ impl Mirror {
         true
     }
 
-    /// [`Mirror::retell_on`] in one piece, for tests.
+    /// Runs [`Mirror::retell_on`] to its end. For tests.
     pub fn retell(&self, sink: &mut impl Sink) {
         let mut telling = Telling::default();
         while !self.retell_on(&mut telling, sink, &mut Stint::default()) {}
     }
 
-    /// Tells of all that is held, as if it had come just now, in pieces between which nothing changes; true when it is
-    /// done.
+    /// Tells the sink of all that is held, as if it had come just now, in pieces between which nothing may change; true
+    /// once it is done.
     pub fn retell_on(&self, telling: &mut Telling, sink: &mut impl Sink, stint: &mut Stint) -> bool {
         let told = telling.told.get_or_insert_with(|| Links::new(self.links.shared()));
         loop {

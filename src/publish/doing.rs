@@ -1,4 +1,4 @@
-//! What a shard is doing, for who watches it from outside.
+//! What a shard is doing, so that control can see it from outside.
 
 use crate::atomics::{AtomicU8, Ordering};
 
@@ -6,17 +6,17 @@ use crate::atomics::{AtomicU8, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Doing {
-    /// In the kernel: sleeps, or submits and collects what it completed. The only part that may take long.
+    /// It is in the kernel: sleeps, or submits operations and collects completions. The only part that may take long.
     Waits,
-    /// Takes new connections in.
+    /// Takes new connections.
     Accepts,
-    /// Bytes or the end of a client.
+    /// Handles bytes or the end of a client.
     ServesClient,
-    /// A connect, bytes or the end of an engine.
+    /// Handles a connect, bytes or the end of an engine.
     ServesEngine,
-    /// Deadlines that passed.
+    /// Handles deadlines that passed.
     LooksAtDeadlines,
-    /// Idle connections, accounts, statistics.
+    /// Looks after idle connections, accounts and statistics.
     TidiesUp,
 }
 
@@ -30,7 +30,7 @@ impl Doing {
         Doing::TidiesUp,
     ];
 
-    /// As log and metrics name it.
+    /// The name in log and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Doing::Waits => "waits",
@@ -43,18 +43,18 @@ impl Doing {
     }
 }
 
-/// Where one shard says what it does. Written by the shard alone, a plain store for each completion.
+/// What one shard is doing. Written only by that shard, with a plain store for each completion.
 #[derive(Debug, Default)]
 pub struct DoingCell(AtomicU8);
 
 impl DoingCell {
-    /// From now on it does this.
+    /// Sets what it does from now on.
     #[inline]
     pub fn begin(&self, doing: Doing) {
         self.0.store(doing as u8, Ordering::Relaxed);
     }
 
-    /// What it does.
+    /// Returns what it does.
     pub fn now(&self) -> Doing {
         Doing::ALL.get(usize::from(self.0.load(Ordering::Relaxed))).copied().unwrap_or(Doing::Waits)
     }

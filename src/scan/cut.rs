@@ -1,25 +1,25 @@
-//! A chain that grows by some bytes at a time and may branch anywhere: the one that [`super::Renderer`] makes of a body
-//! in its engine's form, made of what the engine says it holds.
+//! A chain that grows by some bytes at a time and may branch anywhere. It is made of what the engine says it holds, and
+//! equals the one that [`super::Renderer`] makes of a body in its engine's form.
 
 use super::lanes::{Lanes, PIECE, linked};
 use crate::limits::STEP_BYTES;
 
-/// Some first bytes of a prompt, of which others follow. 64 bytes, to be copied where two prompts part.
+/// The hash state after some first bytes of a prompt. 64 bytes, to be copied where two prompts part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     lanes: Lanes,
-    /// What is no whole piece yet, so many bytes; zeros behind them.
+    /// The last `left` bytes, which make no whole piece yet; zeros after them.
     rest: [u8; PIECE - 1],
     left: u8,
 }
 
 const _: () = assert!(size_of::<Cut>() == 64);
 
-/// The end of a step: whoever knows the same `link` knows the same first `at` bytes below the same root.
+/// The end of a step. Equal `link`s mean equal first `at` bytes below the same root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes from the begin of the prompt, a multiple of [`STEP_BYTES`]. Where it is one of
-    /// [`crate::limits::BLOCK_BYTES`] too, `link` is that of a block.
+    /// Bytes from the beginning of the prompt, a multiple of [`STEP_BYTES`]. If it is a multiple of
+    /// [`crate::limits::BLOCK_BYTES`], too, `link` is that of a block.
     pub at: u64,
     /// A link of the chain.
     pub link: u64,
@@ -34,15 +34,15 @@ impl Default for Cut {
 }
 
 impl Cut {
-    /// How many bytes it is when it is written down.
+    /// Number of bytes that [`Cut::to_bytes`] writes.
     pub const BYTES: usize = 8 * Lanes::WORDS + PIECE;
 
-    /// How many bytes there are.
+    /// Returns how many bytes were pushed.
     pub fn bytes(&self) -> u64 {
         self.lanes.bytes() + u64::from(self.left)
     }
 
-    /// All of it, to be written down.
+    /// Returns the state as bytes, to be saved.
     pub fn to_bytes(&self) -> [u8; Cut::BYTES] {
         let mut out = [0; Cut::BYTES];
         let words = self.lanes.words().into_iter().flat_map(u64::to_le_bytes);
@@ -50,7 +50,7 @@ impl Cut {
         out
     }
 
-    /// What was written down. None: such bytes were never pushed.
+    /// Restores a saved state; `None` if no pushed bytes can lead to it.
     pub fn from_bytes(bytes: &[u8; Cut::BYTES]) -> Option<Cut> {
         let (words, [rest @ .., left]) = bytes.split_last_chunk::<PIECE>()?;
         let words = words.as_chunks().0.try_into().ok().map(|words: [[u8; 8]; Lanes::WORDS]| words)?;
@@ -58,7 +58,7 @@ impl Cut {
         (usize::from(*left) < PIECE).then_some(Cut { lanes, rest: *rest, left: *left })
     }
 
-    /// Further bytes; calls `step` with each step that they end, below this root.
+    /// Pushes further bytes; calls `step` with each step that they end, below this root.
     pub fn push(&mut self, root: u64, mut bytes: &[u8], mut step: impl FnMut(Step)) {
         while !bytes.is_empty() {
             let left = usize::from(self.left);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(Cut::from_bytes(&[0xff; Cut::BYTES]), None, "its bytes would be more than a count holds");
     }
 
-    /// A saved file may say anything: what could not go on is not taken.
+    /// A saved file may contain anything: a state that no bytes lead to is refused.
     #[test]
     fn what_was_never_pushed_is_not_taken() {
         let written = |bytes: u64, left: u8| {

@@ -1,5 +1,5 @@
-//! The hash of bytes that arrive in small runs: they are staged, so that the [`Lanes`] work on long ones. On the way it
-//! leaves the hash of every prefix that ends with a whole block or step, where these are asked for.
+//! Hashes bytes that arrive in small runs. They are staged, so that the [`Lanes`] work on long runs. On the way it
+//! leaves the hash of every prefix that ends with a whole block or step, if these are asked for.
 
 use super::kernel::{BLOCK, Kernel};
 use super::lanes::Lanes;
@@ -13,31 +13,31 @@ pub(super) struct Digest {
     length: usize,
 }
 
-/// What has left the stage: whole steps.
+/// The hash of the bytes that have left the stage: whole steps.
 #[derive(Clone)]
 struct Hash {
     kernel: &'static Kernel,
     lanes: Lanes,
-    /// Whether there is a hash for each step, or for each block.
+    /// Whether there is a hash for each step, and not for each block.
     steps: bool,
-    /// A hash of the first step or block, of the first two, and so on.
+    /// Hashes of the first step or block, of the first two, and so on.
     prefixes: Vec<u64>,
     prefixes_max: usize,
 }
 
-/// Whole blocks of every kernel, and small beside a core's first cache.
+/// Bytes of the stage: whole blocks of every kernel, and small compared with a core's first-level cache.
 const STAGE_BYTES: usize = 2048;
 const _: () = assert!(STAGE_BYTES.is_multiple_of(BLOCK_BYTES), "a stage is whole blocks and steps");
-const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "behind an open block there is room for a kernel's");
+const _: () = assert!(STAGE_BYTES >= BLOCK_BYTES + BLOCK, "after an open block there is room for a kernel's");
 
 impl Digest {
-    /// One that leaves hashes of blocks, where any.
+    /// Makes a digest that leaves hashes of blocks, if any.
     pub fn new(kernel: &'static Kernel) -> Self {
         let hash = Hash { kernel, lanes: Lanes::START, steps: false, prefixes: Vec::new(), prefixes_max: 0 };
         Digest { hash, staged: [0; STAGE_BYTES], length: 0 }
     }
 
-    /// One that leaves hashes of steps, with room for so many.
+    /// Makes a digest that leaves hashes of steps, with room for so many.
     pub fn stepped(kernel: &'static Kernel, prefixes_max: usize) -> Self {
         let mut digest = Digest::new(kernel);
         (digest.hash.steps, digest.hash.prefixes) = (true, Vec::with_capacity(prefixes_max));
@@ -51,25 +51,25 @@ impl Digest {
         self.hash.prefixes_max = prefixes_max;
     }
 
-    /// How many bytes there are.
+    /// Returns how many bytes were appended.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.hash.lanes.bytes() + self.length as u64
     }
 
-    /// The last bytes on the stage, as many as were said.
+    /// Returns the last `length` bytes on the stage.
     #[inline]
     pub fn last_written(&self, length: usize) -> &[u8] {
         self.staged.get(self.length.saturating_sub(length)..self.length).unwrap_or_default()
     }
 
-    /// A hash of the first block or step, of the first two, and so on, of what has left the stage: of all of it after
-    /// [`Digest::flush`].
+    /// Returns hashes of the first block or step, of the first two, and so on, of the bytes that have left the stage:
+    /// of all after [`Digest::flush`].
     pub fn prefixes(&self) -> &[u64] {
         &self.hash.prefixes
     }
 
-    /// Those behind them that are complete on the stage.
+    /// Gives `take` the further such hashes, of blocks or steps that are complete on the stage.
     pub fn each_staged_prefix(&self, take: impl FnMut(u64)) {
         let mut prefixes = [0; STAGE_BYTES / STEP_BYTES];
         let count = self.hash.left(self.length);
@@ -90,7 +90,8 @@ impl Digest {
         }
     }
 
-    /// Appends one that the stage has no room for: what fills up a step goes there, whole ones past it.
+    /// Appends a run that the stage has no room for: bytes that fill up a block or step go to the stage, whole ones
+    /// past it.
     fn update_long(&mut self, run: &[u8]) {
         let fill = self.length.wrapping_neg() % self.hash.size();
         let (fill, run) = run.split_at(fill.min(run.len()));
@@ -101,7 +102,7 @@ impl Digest {
         self.stage(tail);
     }
 
-    /// Appends less than a step, which there is room for: the stage's size is a multiple of it.
+    /// Appends less than a block or step, for which there is room: the stage's size is a multiple of it.
     fn stage(&mut self, run: &[u8]) {
         if let Some(free) = self.staged.get_mut(self.length..self.length + run.len()) {
             free.copy_from_slice(run);
@@ -109,7 +110,7 @@ impl Digest {
         }
     }
 
-    /// Room to write the next bytes into; never less than a block of any kernel.
+    /// Returns room to write the next bytes into; never less than a block of any kernel.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         if self.length > STAGE_BYTES - BLOCK {
@@ -118,14 +119,14 @@ impl Digest {
         self.staged.get_mut(self.length..).unwrap_or_default()
     }
 
-    /// So many bytes of the room are written.
+    /// Notes that so many bytes of the room are written.
     #[inline]
     pub fn written(&mut self, length: usize) {
         self.length = (self.length + length).min(STAGE_BYTES);
     }
 
-    /// Puts this before the next room: both are on the stage then, where what is written can be taken back. It is not
-    /// longer than half of the stage.
+    /// Appends `run` and returns the room after it. Both are on the stage then, where bytes can be taken back. `run` is
+    /// not longer than half of the stage.
     pub fn room_behind(&mut self, run: &[u8]) -> &mut [u8] {
         if self.length + run.len() > STAGE_BYTES - BLOCK {
             self.flush();
@@ -139,7 +140,7 @@ impl Digest {
         self.length = self.length.saturating_sub(length);
     }
 
-    /// Hashes the whole steps of the stage; what is left of it moves to its start.
+    /// Hashes the whole blocks or steps on the stage; the rest moves to its start.
     pub fn flush(&mut self) {
         let whole = self.length - self.length % self.hash.size();
         self.hash.take(self.staged.get(..whole).unwrap_or_default());
@@ -147,7 +148,7 @@ impl Digest {
         self.length -= whole;
     }
 
-    /// The hash of everything so far.
+    /// Returns the hash of everything so far.
     pub fn value(&self) -> u64 {
         let staged = self.staged.get(..self.length).unwrap_or_default();
         let (steps, rest) = staged.split_at(self.length - self.length % STEP_BYTES);
@@ -156,18 +157,18 @@ impl Digest {
 }
 
 impl Hash {
-    /// Bytes from one hash to the next.
+    /// Returns the bytes from one hash to the next.
     #[inline]
     fn size(&self) -> usize {
         if self.steps { STEP_BYTES } else { BLOCK_BYTES }
     }
 
-    /// How many hashes so many further bytes leave.
+    /// Returns how many hashes so many further bytes leave.
     fn left(&self, bytes: usize) -> usize {
         (bytes / self.size()).min(self.prefixes_max - self.prefixes.len())
     }
 
-    /// Hashes whole steps, or whole blocks where there is a hash for each of these.
+    /// Hashes whole steps, or whole blocks if there is a hash for each block.
     fn take(&mut self, bytes: &[u8]) {
         let known = self.prefixes.len();
         self.prefixes.resize(known + self.left(bytes.len()), 0);
@@ -175,7 +176,7 @@ impl Hash {
         self.kernel.hash(&mut self.lanes, bytes, self.steps, slots);
     }
 
-    /// What the lanes would be with these, and the hashes on the way.
+    /// Returns what the lanes would be after these bytes, and writes the hashes on the way.
     fn foreseen(&self, bytes: &[u8], slots: &mut [u64]) -> Lanes {
         let mut lanes = self.lanes;
         self.kernel.hash(&mut lanes, bytes, self.steps, slots);

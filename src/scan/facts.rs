@@ -9,7 +9,7 @@ use super::kernel::Kernel;
 use super::prompt::{MEDIUM_BYTES, Prompts};
 use super::words::Word;
 
-/// Longest `model` that is kept; a longer one names nothing any engine serves.
+/// Longest `model` that is kept, in bytes; no engine serves a longer one.
 pub const MODEL_BYTES_MAX: usize = 256;
 /// Most body fields that may carry a session key.
 pub const SESSION_FIELDS_MAX: usize = 8;
@@ -17,20 +17,20 @@ pub const SESSION_FIELDS_MAX: usize = 8;
 /// Hash of the prompt's prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefixHash {
-    /// Of all of it, by the scan's own lanes.
+    /// Of the whole prefix, by [`super::lanes`].
     pub hash: u64,
     /// How many canonical bytes took part.
     pub bytes: u64,
 }
 
-/// What has been read of the prompt.
+/// How much has been read of the prompt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Decoded text and raw JSON (tools, tool calls).
+    /// Bytes of decoded text and raw JSON (tools, tool calls).
     pub text_bytes: u64,
-    /// Token ids.
+    /// Number of token ids.
     pub ids: u64,
-    /// Images and other media.
+    /// Number of images and other media.
     pub media: u64,
 }
 
@@ -43,12 +43,12 @@ impl Counts {
         }
     }
 
-    /// Bytes that text and media have in a chain.
+    /// Returns the canonical bytes that text and media take in a chain.
     pub fn chained_bytes(self) -> u64 {
         self.text_bytes.saturating_add(self.media.saturating_mul(MEDIUM_BYTES))
     }
 
-    /// Without what was there before.
+    /// Returns the counts less those of `before`.
     #[must_use]
     pub fn less(self, before: Counts) -> Counts {
         Counts {
@@ -59,26 +59,26 @@ impl Counts {
     }
 }
 
-/// The facts about one body: a function of the bytes read so far, never of how they were cut. A field
-/// that stands there twice counts as the engine reads it: the last one wins.
+/// The facts about one body: a function of the bytes read so far, never of how they were cut. Of a field that occurs
+/// twice the last one counts, as most engines read it.
 pub struct Facts {
     pub(super) model: Word,
     pub(super) stated: Stated,
     pub(super) prompt: Prompts,
 }
 
-/// What the top-level fields of a body say, its model and its prompt aside. Forgotten whole: one field that is left
-/// would be believed of the next body.
+/// What the top-level fields of a body say, except model and prompt. It is reset as a whole: a field left over would be
+/// believed of the next body.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stated {
     pub(super) model_is_string: bool,
-    /// `stream`, where it is a boolean.
+    /// `stream`, if it is a boolean.
     pub stream: Option<bool>,
     pub(super) max_tokens: Option<u64>,
     pub(super) max_output_tokens: Option<u64>,
-    /// `n`, where it is a whole number.
+    /// `n`, if it is a whole number.
     pub choices: Option<u64>,
-    /// `priority`, where it is a whole number.
+    /// `priority`, if it is a whole number.
     pub priority: Option<i64>,
     /// XXH64 of `cache_salt`.
     pub(super) cache_salt: Option<u64>,
@@ -88,24 +88,24 @@ pub struct Stated {
     pub(super) extra_key: Option<u64>,
     /// XXH64 of `previous_response_id`.
     pub previous: Option<u64>,
-    /// `background`, where it is true.
+    /// `background`, if it is true.
     pub background: bool,
-    /// `use_beam_search`, where it is true.
+    /// `use_beam_search`, if it is true.
     pub beam_search: bool,
-    /// `echo`, where it is true.
+    /// `echo`, if it is true.
     pub(super) echo: bool,
-    /// `logprobs`, where it is other than null; a chat's come with its `echo`.
+    /// `logprobs`, if it is other than null; in a chat it is taken as set, see [`Facts::reset`].
     pub(super) logprobs: bool,
-    /// `prompt_logprobs`, where it is other than null.
+    /// `prompt_logprobs`, if it is other than null.
     pub(super) prompt_logprobs: bool,
-    /// `prompt_logprob_token_ids`, where it is a list.
+    /// `prompt_logprob_token_ids`, if it is a list.
     pub(super) prompt_logprob_ids: bool,
-    /// `skip_reading_prefix_cache`, where it is a boolean.
+    /// `skip_reading_prefix_cache`, if it is a boolean.
     pub(super) skips_cache: Option<bool>,
     pub(super) sessions: [Option<u64>; SESSION_FIELDS_MAX],
     /// Whether `tools` is there, other than null.
     pub tools: bool,
-    /// Fields of meaning that were there more than once.
+    /// Number of repeated fields among those that routing looks at.
     pub duplicates: u32,
 }
 
@@ -122,24 +122,25 @@ impl Facts {
         Facts { model: Word::new(), stated: Stated::default(), prompt: Prompts::new(kernel) }
     }
 
-    /// Forgets the body before. The prompt is reset by who knows its mode.
+    /// Forgets the last body, except the prompt, which the caller resets by its mode.
     pub(super) fn reset(&mut self, api: Api) {
         self.model.clear();
         // `top_logprobs` of a chat is 0 by default, so that an echo of it always carries logprobs.
         self.stated = Stated { logprobs: api == Api::Chat, ..Stated::default() };
     }
 
-    /// `model`, decoded; `None` also where it is longer than [`MODEL_BYTES_MAX`].
+    /// Returns `model`, decoded; `None` also if it is longer than [`MODEL_BYTES_MAX`].
     pub fn model(&self) -> Option<&[u8]> {
         self.model.get().filter(|_| self.model_is_string)
     }
 
-    /// Whether `model` is there and too long to be kept.
+    /// Whether `model` is there but too long to be kept.
     pub fn model_over(&self) -> bool {
         self.model_is_string && self.model.get().is_none()
     }
 
-    /// XXH64 of the first configured session field that is there with a text.
+    /// Returns the XXH64 of the best session field of [`super::Plan::session_fields`] that the body has as a non-empty
+    /// string.
     pub fn session(&self) -> Option<u64> {
         self.sessions.iter().flatten().next().copied()
     }
@@ -154,13 +155,13 @@ impl Facts {
         self.sessions.get(place).is_some_and(Option::is_some)
     }
 
-    /// What keeps its prompt apart from equal ones of its model: `cache_salt`, `extra_key`, and the adapter that
-    /// `lora_path` names.
+    /// Returns the hash that keeps the prompt apart from equal ones of its model: of `cache_salt`, `extra_key`, and the
+    /// adapter that `lora_path` names.
     pub fn salt(&self) -> Option<u64> {
         self.salted(self.adapter)
     }
 
-    /// The same beside [`Stated::adapter`], where that has a place of its own.
+    /// Returns the same without the adapter, for callers that handle [`Stated::adapter`] by itself.
     pub fn salt_alone(&self) -> Option<u64> {
         self.salted(None)
     }
@@ -174,59 +175,59 @@ impl Facts {
         }
     }
 
-    /// The most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.
+    /// Returns the most tokens asked for: `max_completion_tokens` or `max_output_tokens`, else `max_tokens`.
     pub fn max_tokens(&self) -> Option<u64> {
         self.max_output_tokens.or(self.max_tokens)
     }
 
-    /// Whether it is asked how likely the prompt itself was, as evaluations do: its engine then computes all of it,
-    /// whatever its cache holds (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token ids may
-    /// say itself), and keeps it as any other.
+    /// Whether the body asks how likely the prompt itself was, as evaluations do. The engine then computes the whole
+    /// prompt, whatever its cache holds (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token
+    /// ids may set itself), and caches it like any other.
     pub fn recomputes(&self) -> bool {
         self.skips_cache.unwrap_or(self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs)
     }
 
-    /// The prefix as far as it is known; `None` where the prompt has no text.
+    /// Returns the prefix as far as it is known; `None` if the prompt has no text.
     pub fn prefix(&self) -> Option<PrefixHash> {
         self.prompt.prefix()
     }
 
-    /// Whether [`Facts::prefix`] knows any, without its hash.
+    /// Whether [`Facts::prefix`] returns one, without computing its hash.
     pub fn has_prefix(&self) -> bool {
         self.prompt.has_prefix()
     }
 
-    /// The same of a body that is not cut into blocks, where [`super::Plan::plain`] asks for it;
-    /// else [`Facts::prefix`].
+    /// Returns the prefix that the body would have without a chain, if [`super::Plan::plain`] asks for it; else
+    /// [`Facts::prefix`].
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.prompt.plain_prefix()
     }
 
     /// Replaces `chain` by the prompt's, as far as it was read: for each whole block of [`crate::limits::BLOCK_BYTES`]
-    /// canonical bytes a hash that stands for it, for all before it, and for `root`; at most
-    /// [`crate::limits::LINKS_MAX`]. Empty where [`super::Plan::chain`] did not ask for it.
+    /// canonical bytes a hash of it, of all before it, and of `root`; at most [`crate::limits::LINKS_MAX`]. It is empty
+    /// if [`super::Plan::chain`] did not ask for it.
     pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
         self.prompt.chain(root, chain);
     }
 
-    /// What was read of the prompt, or of all prompts of a batch: all of it only where [`super::Needs::PREFIX`] was
-    /// asked for, and [`super::Needs::WHOLE`] or [`super::Plan::chain`].
+    /// Returns what was read of the prompt, or of all prompts of a batch. It is complete only if
+    /// [`super::Needs::PREFIX`] was asked for, and [`super::Needs::WHOLE`] or [`super::Plan::chain`].
     pub fn counts(&self) -> Counts {
         self.prompt.counts()
     }
 
-    /// What of [`Facts::counts`] is not of the first prompt, which alone has prefix and chain: other prompts of a
-    /// batch, documents that a query is compared with. `None`: there is one prompt.
+    /// Returns the part of [`Facts::counts`] that is not of the first prompt, which alone has prefix and chain: other
+    /// prompts of a batch, documents that a query is compared with. `None`: there is one prompt.
     pub fn beside(&self) -> Option<Counts> {
         self.prompt.beside()
     }
 
-    /// Whether there is what the prompt is compared with, piece by piece: its text may be computed once for each.
+    /// Whether the prompt is compared with other texts, one by one: it may be computed once for each of them.
     pub fn compares(&self) -> bool {
         self.prompt.compares()
     }
 
-    /// Bytes of the prompt read so far, four for a token id.
+    /// Returns the bytes of the prompt read so far, counting four for a token id.
     pub fn prompt_bytes(&self) -> u64 {
         let counts = self.counts();
         counts.text_bytes + 4 * counts.ids
@@ -237,7 +238,8 @@ impl Facts {
         self.counts().media > 0
     }
 
-    /// Tokens of what was read of the prompt: four bytes a token, ids as they are, an image as configured.
+    /// Estimates the tokens of what was read of the prompt: four bytes a token, ids as they are, `image_tokens` for a
+    /// medium.
     pub fn tokens_estimate(&self, image_tokens: u32) -> u64 {
         let counts = self.counts();
         counts.text_bytes.div_ceil(4) + counts.ids + counts.media * image_tokens as u64

@@ -1,4 +1,4 @@
-//! The names that have a meaning, at the top of a body and inside messages.
+//! The field names that have a meaning, at the top of a body and inside messages.
 
 use super::Api;
 use super::section::Section;
@@ -21,24 +21,24 @@ pub(super) enum Field {
     Logprobs,
     PromptLogprobs,
     BeamSearch,
-    /// vLLM's of its own: what other bodies say at their top stands inside.
+    /// vLLM's object with fields that other bodies have at their top.
     SamplingParams,
     Salt,
     /// SGLang's adapter, beside a `model` that is its base.
     Adapter,
-    /// What else SGLang keeps prompts apart by.
+    /// A further string by which SGLang keeps prompts apart.
     ExtraKey,
     Tools,
     Prompt(Section),
-    /// Token ids of SGLang's, in place of messages and tools.
+    /// SGLang's token ids in place of messages and tools.
     Ids,
-    /// Media that belong to the prompt and stand beside it.
+    /// Media of the prompt that are in a field of their own.
     Media,
     Session(u8),
 }
 
 impl Field {
-    /// The field of a name, session fields aside.
+    /// Returns the field of a name, session fields excepted.
     pub fn of(api: Api, name: &[u8]) -> Field {
         match name {
             b"model" => Field::Model,
@@ -65,7 +65,7 @@ impl Field {
         }
     }
 
-    /// Its bit in the set of fields seen.
+    /// Returns its bit in the set of fields seen.
     pub fn bit(self) -> u32 {
         match self {
             Field::Ignored | Field::Media => 0,
@@ -94,8 +94,8 @@ impl Field {
     }
 }
 
-/// Whether a body's field of this name is read for what it says, in whichever API: it cannot name a session as well. A
-/// response that goes before may, if it is configured to.
+/// Whether any API gives a body's field of this name a meaning, so that it cannot name a session as well. The id of a
+/// previous response may name one, if it is configured to.
 pub fn reads(name: &str) -> bool {
     use Api::{Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize};
     [Chat, Completions, Embeddings, Generate, Messages, Rerank, Responses, Score, Tokenize]
@@ -103,7 +103,7 @@ pub fn reads(name: &str) -> bool {
         .any(|api| !matches!(Field::of(api, name.as_bytes()), Field::Ignored | Field::Previous))
 }
 
-/// Where a prompt's text stands in a body of this API.
+/// Returns the section of the prompt that a field of this API has.
 fn section_of(api: Api, name: &[u8]) -> Option<Section> {
     use Section::{Extra, Main, System};
     Some(match (api, name) {
@@ -125,7 +125,7 @@ fn section_of(api: Api, name: &[u8]) -> Option<Section> {
     })
 }
 
-/// Media beside the prompt: SGLang's, each with its place in the text, and vLLM's beside token ids.
+/// Whether a field has media beside the prompt: SGLang's, each with its place in the text, or vLLM's beside token ids.
 fn has_media(api: Api, name: &[u8]) -> bool {
     match name {
         b"image_data" | b"video_data" | b"audio_data" => matches!(api, Api::Generate | Api::Embeddings),
@@ -143,15 +143,15 @@ pub(super) fn logs_prompts(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions)
 }
 
-/// The sections beside the main one that take part in a conversation's prefix, or are computed with it: it is settled
-/// only when they have been read too, wherever they stand.
+/// Returns the sections beside the main one that take part in a conversation's prefix, or are computed with it: the
+/// prefix is settled only when they were read too, wherever they are.
 pub(super) fn expected_sections(api: Api) -> &'static [Section] {
     match api {
         Api::Chat | Api::Tokenize => &[Section::Tools],
         Api::Responses | Api::Messages => &[Section::Tools, Section::System],
-        // Its media, of which any field may be the last: the body's end tells.
+        // Its media, which further fields may have: only the body's end tells that there are no more.
         Api::Generate => &[Section::System],
-        // Part of no prefix: waited for where all is counted.
+        // Part of no prefix: waited for only if everything is counted.
         Api::Rerank | Api::Score => &[Section::Extra],
         _ => &[],
     }
@@ -166,18 +166,18 @@ pub(super) enum Inner {
     Content,
     /// An image or another medium.
     Media,
-    /// What the engine is to know a part's medium by, whatever it shows: vLLM's `uuid`.
+    /// The name by which the engine knows a part's medium, whatever its content: vLLM's `uuid`.
     MediumName,
-    /// JSON that templates render: it takes part as it stands.
+    /// JSON that templates render: it takes part as it is written.
     Raw,
-    /// Of sampling parameters: how likely the prompt's tokens were, some by their ids, and whether a cache is read.
+    /// In sampling parameters: whether to tell how likely the prompt's tokens were, and whether to skip the cache.
     PromptLogprobs,
     PromptLogprobIds,
     SkipsCache,
 }
 
 impl Inner {
-    /// The field of a name inside sampling parameters.
+    /// Returns the field of a name inside sampling parameters.
     pub fn of_sampling(name: &[u8]) -> Inner {
         match name {
             b"prompt_logprobs" => Inner::PromptLogprobs,
@@ -187,14 +187,14 @@ impl Inner {
         }
     }
 
-    /// The field of a name.
+    /// Returns the field of a name inside a message or part.
     pub fn of(name: &[u8]) -> Inner {
         match name {
             b"role" => Inner::Role,
             b"content" | b"text" | b"output" | b"thinking" => Inner::Content,
             b"image_url" | b"image" | b"image_embeds" | b"source" | b"input_audio" | b"audio_url" | b"audio_embeds"
             | b"video_url" | b"video" | b"video_embeds" | b"file" | b"file_data" => Inner::Media,
-            // Embeddings that stand for tokens; and a thinking that nobody can read.
+            // Embeddings in place of tokens, or encrypted thinking.
             b"data" => Inner::Media,
             b"uuid" => Inner::MediumName,
             b"tool_calls" | b"function_call" | b"tool_call_id" | b"tool_use_id" | b"call_id" | b"name"

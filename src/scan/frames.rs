@@ -1,13 +1,13 @@
-//! The containers that are open, where meaning is looked for.
+//! The open objects and arrays in which meaning is looked for.
 
-/// An open container in which meaning is looked for.
+/// An open object or array in which meaning is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Frame {
     /// The body's object.
     Top,
     /// An array of prompts or messages.
     Items,
-    /// The same, of token ids.
+    /// An array of token ids.
     Ids,
     /// One message, or another item.
     Message,
@@ -20,7 +20,7 @@ pub(super) enum Frame {
 }
 
 impl Frame {
-    /// Whether elements follow its commas, not keys.
+    /// Whether it has elements, and not keys.
     pub fn is_array(self) -> bool {
         matches!(self, Frame::Items | Frame::Ids | Frame::Parts)
     }
@@ -37,13 +37,13 @@ impl Frames {
         Frames { open: [Frame::Top; FRAMES_MAX], depth: 0 }
     }
 
-    /// The innermost one.
+    /// Returns the innermost frame.
     #[inline]
     pub fn top(&self) -> Frame {
         self.open.get(self.depth).copied().unwrap_or(Frame::Top)
     }
 
-    /// Opens a frame, unless there is no room.
+    /// Opens a frame; false if there is no room.
     pub fn push(&mut self, frame: Frame) -> bool {
         match self.open.get_mut(self.depth + 1) {
             Some(slot) => {
@@ -55,7 +55,7 @@ impl Frames {
         }
     }
 
-    /// Frames above the body's object.
+    /// Returns the number of frames inside the body's object.
     pub fn depth(&self) -> usize {
         self.depth
     }
@@ -64,7 +64,7 @@ impl Frames {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// Closes all but the body's object.
+    /// Closes all frames but the body's object.
     pub fn unwind(&mut self) {
         self.depth = 0;
     }

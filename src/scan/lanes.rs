@@ -1,66 +1,66 @@
 //! The hash of canonical bytes, block by block.
 //!
-//! The words of a block go to four lanes in turn, as in XXH3's stripes (Yann Collet, 2019): laid upon the key of its
-//! place a word is cut in two, and the product of its halves is added to its lane, the word itself to the lane beside
-//! it. These are additions and products of 32 bits, of which vector instructions make four at once, and no word waits
-//! for the one before. What a block's lanes come to, the chain of all blocks before it laid upon two of them, is
-//! multiplied to 128 bits of which one half is laid upon the other, as wyhash does (Wang Yi, 2019): the next link of
-//! that chain. Behind any step of a block the same product is the hash of all bytes so far.
+//! The words of a block go to four lanes in turn, as in XXH3's stripes (Yann Collet, 2019). A word is XORed with the
+//! key of its place and cut in two; the product of the halves is added to its lane, and the word itself to the lane
+//! beside it. These are additions and products of 32 bits, of which vector instructions do four at once, and no word
+//! waits for the one before. At a block's end the four lanes, two of them with the chain of all earlier blocks added,
+//! are multiplied in pairs to 128 bits whose halves are XORed, as in wyhash (Wang Yi, 2019): this is the next link of
+//! the chain. After any step of a block the same product is the hash of all bytes so far.
 //!
-//! Unlike XXH3's a word is turned by its place, a byte more in each round, before it is added as it is. Sums of words
-//! are the same in every order, and those of products differ by little where the words do: of eight rows of 32 bytes
-//! that are alike but for a letter, two orders met once in 2^36 pairs. Turned, such letters lie side by side.
+//! Unlike in XXH3, a word is rotated by its place, a byte more in each round, before it is added itself. Sums of words
+//! are the same in every order, and sums of products differ little if the words do: for eight rows of 32 bytes that are
+//! alike but for a letter, two orders met once in 2^36 pairs. With the rotation such letters are side by side.
 //!
-//! Like XXH64's with a known seed it keeps chance apart and no malice: who makes two prompts of one hash has one of
+//! Like XXH64 with a known seed it resists chance, not malice: a client that makes two prompts with one hash has one of
 //! them sent where the other is cached, and a wrong prediction counted.
 
 use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 
-/// The hash of some bytes, to which others may come.
+/// The hash state after some bytes, to which others may come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lanes {
-    /// How many bytes there are: whole pieces.
+    /// Number of bytes taken: whole pieces.
     bytes: u64,
-    /// Of all whole blocks.
+    /// The chain of all whole blocks.
     chain: u64,
-    /// Of the block that is not whole.
+    /// The lanes of the block that is not whole yet.
     sums: Sums,
 }
 
-/// What the lanes of a block come to.
+/// The four lanes of a block.
 pub(super) type Sums = [u64; 4];
 /// The rounds of one step.
 pub(super) type Rounds = [Round; STEP_BYTES / ROUND];
 
-/// What becomes of the words in one place of a block, one for each lane; a vector lies in one cache line.
+/// How the words in one place of a block are mixed, one for each lane; a vector lies in one cache line.
 #[repr(align(32))]
 pub(super) struct Round {
     pub keys: [u64; 4],
-    /// The word for the lane beside its own, turned, byte by byte: where each comes from among its pair's. For vectors.
+    /// For vector instructions: for each byte, which byte of the pair of words is added to the lane beside, rotated.
     pub beside: [u8; ROUND],
-    /// By so many bits it is turned, to the left.
+    /// By how many bits a word is rotated to the left.
     turn: u32,
 }
 
-/// Bytes of which a block is made: two words, for two lanes that are beside each other.
+/// Bytes of a piece: two words, for two lanes that are beside each other.
 pub(super) const PIECE: usize = 16;
-/// Bytes of a word for each lane.
+/// Bytes of a round: a word for each lane.
 pub(super) const ROUND: usize = 2 * PIECE;
 
 const _: () = assert!(STEP_BYTES.is_multiple_of(ROUND), "a step begins with the first lane");
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(STEP_BYTES), "a block is whole steps");
 
 impl Lanes {
-    /// Of no bytes: the first digits of pi, none of which a value or a step is laid upon.
+    /// The state before the first byte: digits of pi.
     pub const START: Lanes = Lanes { bytes: 0, chain: 0x4528_21e6_38d0_1377, sums: EMPTY };
 
-    /// How many bytes were taken.
+    /// Returns how many bytes were taken.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes whole steps, and writes the hash behind each of them to a slot: of all `steps` until there are no slots
-    /// left, else of those that end a block.
+    /// Takes whole steps, and writes the hash after each of them to a slot while there are slots; without `steps` only
+    /// the hashes at the ends of blocks.
     #[inline(always)]
     pub fn take_steps(&mut self, bytes: &[u8], steps: bool, slots: &mut [u64], adder: impl Adder) {
         // Apart, so that they stay in registers.
@@ -81,7 +81,7 @@ impl Lanes {
         *self = lanes;
     }
 
-    /// The same for whole blocks, before which there are whole blocks.
+    /// Takes whole blocks after whole blocks, and writes the hash after each of them to a slot.
     #[inline(always)]
     pub fn take_blocks(&mut self, bytes: &[u8], slots: &mut [u64], adder: impl Adder) {
         let (mut lanes, mut slots) = (*self, slots.iter_mut());
@@ -111,14 +111,14 @@ impl Lanes {
         }
     }
 
-    /// The hash of all bytes that were taken, whole steps.
+    /// Returns the hash of all bytes taken, which are whole steps.
     #[inline]
     pub fn value(&self) -> u64 {
         if self.ends() { self.chain } else { self.link(self.bytes) }
     }
 
-    /// The hash once these have come to the whole steps before: less than a step, which is filled up with zeros. That
-    /// they are none of the bytes says their number.
+    /// Returns the hash after these last bytes, which come after whole steps. They are less than a step, and filled up
+    /// with zeros; the number of bytes, which is hashed too, tells that from zeros in the text.
     pub fn finish(mut self, rest: &[u8]) -> u64 {
         if rest.is_empty() {
             return self.value();
@@ -129,13 +129,13 @@ impl Lanes {
         self.link(self.bytes + rest.len() as u64)
     }
 
-    /// Whether no block is begun.
+    /// Whether no block has begun.
     #[inline(always)]
     pub fn ends(&self) -> bool {
         self.bytes.is_multiple_of(BLOCK_BYTES as u64)
     }
 
-    /// The chain with what this block's lanes are so far, where so many bytes end.
+    /// Returns the chain with this block's lanes so far, after so many bytes in all.
     #[inline(always)]
     fn link(&self, bytes: u64) -> u64 {
         let [a, b, c, d] = self.sums;
@@ -143,13 +143,13 @@ impl Lanes {
         folded(a ^ PRIME_1, b ^ PRIME_2) ^ folded(c ^ PRIME_3, d ^ PRIME_4.wrapping_add(bytes))
     }
 
-    /// As they are, to be written down.
+    /// Returns the state as words, to be saved.
     pub fn words(&self) -> [u64; Lanes::WORDS] {
         let [a, b, c, d] = self.sums;
         [self.bytes, self.chain, a, b, c, d]
     }
 
-    /// Lanes that were written down. `None`: so many bytes were never taken.
+    /// Restores a saved state; `None` if it cannot come of any bytes.
     pub fn of_words([bytes, chain, a, b, c, d]: [u64; Lanes::WORDS]) -> Option<Lanes> {
         let taken = bytes < 1 << 48 && bytes.is_multiple_of(PIECE as u64);
         taken.then_some(Lanes { bytes, chain, sums: [a, b, c, d] })
@@ -163,11 +163,11 @@ pub(super) type Step = [u8; STEP_BYTES];
 
 /// Adds words to a block's lanes, by whatever instructions.
 pub(super) trait Adder: Copy {
-    /// The sums with these bytes.
+    /// Returns the sums with these bytes added.
     fn added(self, sums: Sums, step: &Step, rounds: &Rounds) -> Sums;
 }
 
-/// One word behind the other: what every kernel's instructions come to.
+/// Adds word by word, to the same result as every kernel's instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Words;
 
@@ -195,35 +195,35 @@ fn added_piece([one, other]: [u64; 2], piece: &[u8; PIECE], [its, others]: [u64;
     ]
 }
 
-/// Of its halves.
+/// Returns the product of a word's halves.
 #[inline(always)]
 fn product(word: u64) -> u64 {
     (word & 0xffff_ffff) * (word >> 32)
 }
 
-/// Of the step that begins behind so many bytes, or in which they end.
+/// Returns the rounds of the step that begins after so many bytes, or in which they end.
 #[inline(always)]
 fn rounds(bytes: u64) -> &'static Rounds {
     &ROUNDS[bytes as usize % BLOCK_BYTES / STEP_BYTES]
 }
 
-/// All bits of a product, one half upon the other.
+/// Returns the two halves of a 128-bit product, XORed.
 #[inline(always)]
 pub(super) fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// A link of a chain: the hash of a prefix below `root`. One multiplication, folded.
+/// Returns a link of a chain: the hash of a prefix below `root`. One multiplication, folded.
 #[inline]
 pub(super) fn linked(root: u64, prefix: u64) -> u64 {
     folded(root ^ prefix, PRIME_1 ^ root.rotate_left(32))
 }
 
-/// The lanes of a block before its first byte: further digits of pi.
+/// The lanes of a block before its first byte: digits of pi.
 const EMPTY: Sums = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
-/// Those of a block.
+/// The rounds of a block.
 static ROUNDS: [Rounds; BLOCK_BYTES / STEP_BYTES] = {
     let mut rounds = [const { [const { Round { keys: [0; 4], beside: [0; ROUND], turn: 0 } }; _] }; _];
     let mut place = 0;
@@ -234,7 +234,7 @@ static ROUNDS: [Rounds; BLOCK_BYTES / STEP_BYTES] = {
     rounds
 };
 
-/// In this place of a block. The keys are as good as random: those that splitmix64 makes of 0.
+/// Makes the round of this place of a block. The keys are as good as random: splitmix64 makes them from seed 0.
 const fn round(place: usize) -> Round {
     let (mut keys, mut beside) = ([0; 4], [0; ROUND]);
     let (mut lane, mut byte) = (0, 0);
@@ -243,14 +243,14 @@ const fn round(place: usize) -> Round {
         lane += 1;
     }
     while byte < ROUND {
-        // Those of a word and of the one beside it are told apart by one bit of their places.
+        // The places of a word's bytes and of those beside it differ in one bit.
         beside[byte] = (((byte & 8) ^ 8) | ((byte + 8 - place % 8) & 7)) as u8;
         byte += 1;
     }
     Round { keys, beside, turn: 8 * (place % 8) as u32 }
 }
 
-/// The `place`th number of splitmix64 from seed 0 on (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+/// Returns the `place`th number of splitmix64 from seed 0 on (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
 /// Generators, 2014).
 const fn splitmix(place: u64) -> u64 {
     let state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(place + 1);
@@ -259,13 +259,13 @@ const fn splitmix(place: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Odd, and as good as random: those of XXH64.
+/// Odd and as good as random: the primes of XXH64.
 pub(super) const PRIME_1: u64 = 0x9e37_79b1_85eb_ca87;
 const PRIME_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const PRIME_3: u64 = 0x1656_67b1_9e37_79f9;
 const PRIME_4: u64 = 0x85eb_ca77_c2b2_ae63;
 
-/// The hash of bytes that are all there.
+/// Returns the hash of these bytes.
 #[cfg(test)]
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut lanes = Lanes::START;
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Slots are filled behind each step or block, however it is taken, and no more than there are.
+    /// Slots are filled after each step or block, however the bytes are taken, and no more than there are.
     #[test]
     fn slots_are_the_hashes_of_prefixes() {
         let bytes: Vec<u8> = (0..8 * BLOCK_BYTES as u32).map(|n| ((n * n) >> 3) as u8).collect();
@@ -323,8 +323,7 @@ mod tests {
         }
     }
 
-    /// Of what differs in one bit half of the hash differs, whichever bit it is and wherever, and each bit of the hash
-    /// as often as not.
+    /// If one bit differs, wherever it is, half of the hash differs, and each bit of the hash in half of the tries.
     #[test]
     fn a_bit_changes_half_of_the_hash() {
         let mut state = 7;
@@ -339,12 +338,13 @@ mod tests {
                 (0..64).for_each(|place| flips[place] += (changed >> place & 1) as u32);
                 tries += 1;
             }
-            // 3,000 in the mean, 39 the deviation.
+            // The mean is 3,000, the deviation 39.
             assert!(flips.iter().all(|&flips| flips.abs_diff(3_000) < 240), "of {length} bytes: {flips:?}");
         }
     }
 
-    /// What prompts are like: mostly the same, in few letters, with zeros in token ids, shifted, repeated, swapped.
+    /// Bytes like those of prompts: mostly the same, in few letters, with zeros in token ids, shifted, repeated,
+    /// swapped.
     #[test]
     fn nothing_alike_meets() {
         let (mut texts, mut hashes) = (HashSet::new(), HashSet::new());
@@ -365,7 +365,7 @@ mod tests {
                 see(&changed);
             }
         }
-        // Two of twenty different pieces, or words, in each other's place.
+        // Two of twenty different pieces, or words, change places.
         for size in [8, 16, 64] {
             let bytes: Vec<u8> = (0..20 * size).map(|place| (place / size * 3 + place % 7) as u8).collect();
             for one in 0..20 {
@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(hashes.len(), texts.len());
     }
 
-    /// Rows that are alike but for a letter, in one word's half each: products of what differs by little are a sum that
-    /// small numbers alone decide, and two orders of these met while words were added unturned.
+    /// Rows that are alike but for a letter, in one half of a word each: the products differ so little that only small
+    /// numbers decide their sum, and two orders of rows met while words were added without the rotation.
     #[test]
     fn rows_in_another_order_do_not_meet() {
         let row = *b"the blue house has no. ?       \n";

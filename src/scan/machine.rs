@@ -1,7 +1,7 @@
-//! Bytes into structure: the states of a push parser for one JSON object.
+//! Turns bytes into structure: a push parser for one JSON object.
 //!
-//! Each step uses some bytes of the piece and leaves a state that says what the next byte is. What is open
-//! is a small stack of frames where meaning is looked for, and a mere counter of brackets in what is skipped.
+//! Each step uses some bytes of the piece and leaves a state that says what the next byte is. Open brackets are a small
+//! stack of frames where meaning is looked for, and a mere count in skipped values.
 
 use super::facts::Facts;
 use super::fields::{Field, Inner};
@@ -47,33 +47,33 @@ pub(super) enum State {
     Start,
     /// The rest of a byte order mark, this many bytes of it read.
     ByteOrderMark(u8),
-    /// Behind `{`: a key or `}`.
+    /// After `{`: a key or `}`.
     FirstKey,
-    /// Behind `,` in an object: a key.
+    /// After `,` in an object: a key.
     NextKey,
     /// Inside a key.
     Key,
-    /// Behind a key.
+    /// After a key.
     Colon,
     /// A value's first byte.
     Value,
-    /// Behind `[`: a value or `]`.
+    /// After `[`: a value or `]`.
     FirstElement,
     /// Inside a string of the prompt.
     Text,
-    /// Inside a string that is kept.
+    /// Inside a short string that is kept.
     Word,
-    /// Inside a string of which the hash is kept.
+    /// Inside a string of which only the hash is kept.
     Opaque,
-    /// Inside a string or container that is skipped.
+    /// Inside a string, object or array that is skipped.
     Skip,
     /// Inside a number or literal.
     Scalar,
-    /// Behind a value: `,` or the closing bracket.
+    /// After a value: `,` or the closing bracket.
     AfterValue,
-    /// Behind the object: white space.
+    /// After the object: white space.
     Closed,
-    /// Inside a form.
+    /// Inside a `multipart/form-data` body.
     Form,
     /// All needs are met.
     Enough,
@@ -90,12 +90,12 @@ impl State {
     }
 }
 
-/// Who gets the raw bytes of a skipped value.
+/// Where the raw bytes of a skipped value go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SkippedTo {
     Nobody,
     Prompt,
-    /// What of a medium tells it from others.
+    /// To the hash that tells a medium from others.
     Sample,
 }
 
@@ -106,12 +106,12 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// A scan that has not begun; about 17 KiB, so keep it boxed.
+    /// Makes a scan that has not begun; about 17 KiB, so keep it boxed.
     pub fn new() -> Self {
         Scan::with(Kernel::detected())
     }
 
-    /// The same on these loops; the facts do not depend on them.
+    /// Makes a scan that uses this kernel; the facts do not depend on it.
     pub fn with(kernel: &'static Kernel) -> Self {
         Scan {
             kernel,
@@ -138,8 +138,8 @@ impl Scan {
 
     /// Starts over with a new body.
     pub fn begin(&mut self, api: Api, plan: &Plan, needs: Needs) {
-        // A chain waits for fields that may stand behind the prompt: some have all of it computed anew, whatever a
-        // cache holds (`prompt_logprobs`), some say with whom its cache is shared (`cache_salt`), one how urgent it is.
+        // A chain waits for fields that may follow the prompt: some have all of it computed anew, whatever a cache
+        // holds (`prompt_logprobs`), some say with whom its cache is shared (`cache_salt`), one how urgent it is.
         let to_end = plan.chain && needs.contains(Needs::PREFIX);
         (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
@@ -150,12 +150,12 @@ impl Scan {
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
     }
 
-    /// Whether the facts are final: what comes of the body is not looked at, or is white space.
+    /// Whether the facts are final: the rest of the body is not looked at, or is white space.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Enough | State::Closed)
     }
 
-    /// What is known of the body's bytes read so far.
+    /// Returns what is known from the bytes read so far.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -174,7 +174,7 @@ impl Scan {
         self.progress()
     }
 
-    /// The body is over.
+    /// Ends the body.
     pub fn finish(&mut self) -> Progress {
         match self.state {
             State::Closed => return Progress::Done,
@@ -193,7 +193,7 @@ impl Scan {
         }
     }
 
-    /// Uses some bytes of `bytes`, which are not none. A step that uses none changes the state.
+    /// Uses some bytes of `bytes`, which is not empty. A step that uses none changes the state.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.state {
             State::Text => self.text(bytes),
@@ -209,7 +209,7 @@ impl Scan {
         }
     }
 
-    /// White space and bytes of structure, up to what a value or key consists of.
+    /// Reads white space and bytes of structure, up to the content of a value or key.
     fn between(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
         while self.state.is_between() {
@@ -227,14 +227,14 @@ impl Scan {
         used
     }
 
-    /// The elements of a list of token ids, as many as are plain; then the next one as any value.
+    /// Reads elements of a list of token ids while they are plain numbers, then the next one as any value.
     fn token_ids(&mut self, bytes: &[u8]) -> usize {
         let (used, written) = self.kernel.token_ids(bytes, self.facts.prompt.room());
         self.facts.prompt.ids_written(written);
         if used == 0 { self.between(bytes) } else { used }
     }
 
-    /// One byte between values, at offset `at`.
+    /// Reads one byte between values, at offset `at`.
     fn structure(&mut self, byte: u8, at: u64) {
         match (self.state, byte) {
             (State::Start, b'{') => self.state = State::FirstKey,
@@ -285,7 +285,7 @@ impl Scan {
         used
     }
 
-    /// Behind a key: what nearly every client writes there at once, a colon and a quote. Anything else is left.
+    /// After a key: reads at once what nearly every client writes there, a colon and a quote. Anything else is left.
     #[inline]
     fn value_behind(&mut self, bytes: &[u8], used: usize) -> usize {
         match bytes.get(used..) {
@@ -298,7 +298,7 @@ impl Scan {
         }
     }
 
-    /// Behind a value of an object: the same of a comma and the next key's quote.
+    /// After a value of an object: reads a comma and the next key's quote in the same way.
     #[inline]
     fn key_behind(&mut self, bytes: &[u8], used: usize) -> usize {
         match bytes.get(used..) {
@@ -330,7 +330,7 @@ impl Scan {
         self.string_read(used, ended)
     }
 
-    /// A string that can be read where it lies: begun and ended in these bytes, without an escape.
+    /// Returns a string that can be read in place: it begins and ends in these bytes, without an escape.
     #[inline]
     fn whole_word<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if !self.word.is_empty() || !self.decoder.is_idle() {
@@ -361,7 +361,7 @@ impl Scan {
     }
 
     fn skipped(&mut self, bytes: &[u8]) -> usize {
-        // Looked at again while it is in the core's cache.
+        // In small parts, so that the bytes are still in the core's cache when they are sampled.
         let most = if self.skipped_to == SkippedTo::Sample { SAMPLED_AT_ONCE } else { bytes.len() };
         let bytes = bytes.get(..most).unwrap_or(bytes);
         let ended = self.kernel.skip(&mut self.skip, bytes);
@@ -393,5 +393,5 @@ impl Scan {
     }
 }
 
-/// Bytes of a medium that are skipped before they are sampled.
+/// Most bytes of a medium that are skipped before they are sampled.
 const SAMPLED_AT_ONCE: usize = 128 << 10;

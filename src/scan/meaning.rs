@@ -1,4 +1,4 @@
-//! Structure into facts: what a value is for, and what is known when it is over.
+//! Turns structure into facts: what a value is for, and what is known when it is over.
 
 use super::fields::{self, Field, Inner};
 use super::frames::Frame;
@@ -7,7 +7,7 @@ use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
 use super::{Api, Facts, Needs};
 
-/// What a name means where it stands.
+/// What a name means at its place.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     field: Field,
@@ -19,7 +19,7 @@ impl Named {
 }
 
 impl Scan {
-    /// What a key's name says of the value that follows; `None`: a name too long to mean anything.
+    /// Returns what a key's name says of the value that follows; `None`: a name too long to mean anything.
     pub(super) fn named(&self, name: Option<&[u8]>) -> Named {
         let Some(name) = name else { return Named::NOTHING };
         match self.frames.top() {
@@ -36,7 +36,7 @@ impl Scan {
         }
     }
 
-    /// A key is over.
+    /// Ends a key.
     pub(super) fn key_ends(&mut self, named: Named) {
         if self.frames.top() == Frame::Top {
             self.field = named.field;
@@ -45,7 +45,7 @@ impl Scan {
         self.state = State::Colon;
     }
 
-    /// A value's first byte at the top: whatever an earlier one of the same name said is void.
+    /// At a top-level value's first byte: forgets what an earlier field of the same name said.
     fn field_begins(&mut self) {
         let bit = self.field.bit();
         self.facts.stated.duplicates += (self.seen & bit != 0) as u32;
@@ -79,7 +79,7 @@ impl Scan {
         }
     }
 
-    /// A string begins.
+    /// Begins a string.
     pub(super) fn string_begins(&mut self) {
         self.decoder.reset();
         if self.frames.top() == Frame::Top {
@@ -110,7 +110,7 @@ impl Scan {
         }
     }
 
-    /// `{` or `[`.
+    /// Begins an object or array.
     pub(super) fn container_begins(&mut self, bracket: u8) {
         if self.frames.top() == Frame::Top {
             self.field_begins();
@@ -148,7 +148,7 @@ impl Scan {
         }
     }
 
-    /// A number or literal begins.
+    /// Begins a number or literal.
     pub(super) fn scalar_begins(&mut self) {
         if self.frames.top() == Frame::Top {
             self.field_begins();
@@ -157,7 +157,7 @@ impl Scan {
         self.state = State::Scalar;
     }
 
-    /// A number or literal is over.
+    /// Ends a number or literal.
     pub(super) fn scalar_ends(&mut self) {
         match self.frames.top() {
             Frame::Top => {
@@ -183,7 +183,7 @@ impl Scan {
         self.value_ends();
     }
 
-    /// A sampling parameter that is a number or literal.
+    /// Takes a sampling parameter that is a number or literal.
     fn parameter_ends(&mut self) {
         let (stated, value) = (&mut self.facts.stated, self.scalar.text());
         match self.inner {
@@ -194,7 +194,7 @@ impl Scan {
         }
     }
 
-    /// An element that is a number: a token id, if it can be one.
+    /// Takes an element that is a number as a token id, if it can be one.
     fn id_ends(&mut self) {
         let Some(id) = self.scalar.integer().and_then(|value| u32::try_from(value).ok()) else { return };
         if self.frames.top() == Frame::Items {
@@ -204,7 +204,7 @@ impl Scan {
         self.facts.prompt.id(id);
     }
 
-    /// The innermost container is over.
+    /// Ends the innermost object or array.
     pub(super) fn frame_closes(&mut self) {
         let closed = self.frames.top();
         if closed == Frame::Top {
@@ -215,19 +215,19 @@ impl Scan {
         if closed == Frame::Message {
             self.facts.prompt.message_ends();
         }
-        // A whole prompt, one of a batch.
+        // It was a whole prompt of a batch.
         if matches!(closed, Frame::Items | Frame::Ids) && self.frames.top() != Frame::Top {
             self.facts.prompt.item_ends();
         }
         self.value_over();
     }
 
-    /// A string, skipped value or scalar is over.
+    /// Ends a string, skipped value or scalar.
     pub(super) fn value_ends(&mut self) {
         match self.state {
             State::Text => {
                 self.facts.prompt.text_ends();
-                // A whole prompt, one of a batch.
+                // It was a whole prompt of a batch.
                 if matches!(self.frames.top(), Frame::Items | Frame::Ids) {
                     self.facts.prompt.item_ends();
                 }
@@ -238,19 +238,19 @@ impl Scan {
         self.value_over();
     }
 
-    /// Any value is over.
+    /// Ends any value.
     fn value_over(&mut self) {
         self.state = State::AfterValue;
         match self.frames.top() {
             Frame::Top => self.field_ends(),
-            // Beside all sections.
+            // They are part of no section.
             Frame::Sampling => {}
             _ if self.facts.prompt.leaves() => self.leave_section(),
             _ => {}
         }
     }
 
-    /// A top-level value is over.
+    /// Ends a top-level value.
     fn field_ends(&mut self) {
         match self.field {
             Field::Prompt(section) => {
@@ -268,7 +268,7 @@ impl Scan {
         }
     }
 
-    /// Nothing more is wanted of this section: skip to its end, from inside a text or between values.
+    /// Skips to the end of this section, of which nothing more is needed, from inside a text or between values.
     pub(super) fn leave_section(&mut self) {
         if self.is_enough() {
             self.state = State::Enough;
@@ -281,12 +281,12 @@ impl Scan {
         self.state = State::Skip;
     }
 
-    /// What it was begun for.
+    /// Returns the needs that it was begun with, or more.
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// So many bytes of the body were read: those that it did not need are not.
+    /// Returns how many bytes of the body were read; the scan stops when its needs are met.
     pub fn read(&self) -> u64 {
         self.at
     }
@@ -295,7 +295,7 @@ impl Scan {
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;
         let seen = |field: Field| self.seen & field.bit() != 0;
-        // A value that has begun last is known only when it is over; this is asked only then.
+        // The last value that has begun is known only when it is over; this is asked only then.
         !self.needs.contains(Needs::WHOLE)
             && met(Needs::MODEL, seen(Field::Model))
             && met(Needs::PREFIX, self.facts.prompt.settled(fields::expected_sections(self.api)))
@@ -312,13 +312,13 @@ fn boolean(literal: &[u8]) -> Option<bool> {
 }
 
 impl Facts {
-    /// A kept string is over: the model, or a role. `None`: it is too long to be kept.
+    /// Takes a kept string: the model, or a role. `None`: it is too long to be kept.
     pub(super) fn keep(&mut self, frame: Frame, text: Option<&[u8]>) {
         if frame == Frame::Top {
             self.model.set(text);
             self.stated.model_is_string = true;
         } else {
-            // A role too long to be kept is none that decides anything.
+            // A role that is too long to be kept decides nothing.
             self.prompt.role(text.unwrap_or_default());
         }
     }

@@ -1,9 +1,9 @@
 //! Looks into a request body while it passes: which model, which prompt prefix, which session, how large.
 //!
-//! The body is forwarded byte for byte; a scan only reads. It takes pieces cut anywhere, allocates nothing
-//! after its first use and does not recurse. It is strict about what it looks at and blind to what it skips.
-//! A scan that fails says "route by load": engines accept bodies that strict parsers refuse, so
-//! refusing is left to them.
+//! The body is forwarded byte for byte; a scan only reads. It takes pieces cut anywhere, allocates nothing after its
+//! first use and does not recurse. It is strict about what it looks at and blind to what it skips. A body that a scan
+//! fails on is routed by load and forwarded all the same: engines accept bodies that strict parsers refuse, so refusing
+//! is left to them.
 //!
 //! Two fronts must make the same key of the same body. All facts are therefore a function of the body's
 //! bytes read so far; a scan that ends early does so at a byte that the body alone decides
@@ -11,26 +11,27 @@
 //!
 //! # The way of a body
 //!
-//! [`machine`] turns bytes into structure: [`frames`] are what is open, [`text`] decodes strings, [`words`] keeps short
-//! values. [`meaning`] turns structure into [`facts`]: [`fields`] knows the names, [`values`] how each value is read,
-//! [`sample`] what tells one medium from another. [`kernel`] has the loops over long runs of bytes. [`multipart`] finds
-//! the model of a form, which has no structure of JSON's.
+//! [`machine`] turns bytes into structure: [`frames`] are the objects and lists that are open, [`text`] decodes
+//! strings, [`words`] keeps short values. [`meaning`] turns structure into [`facts`]: [`fields`] knows the names,
+//! [`values`] how each value is read, [`sample`] which bytes of a medium tell it from another. [`kernel`] has the loops
+//! over long runs of bytes. [`multipart`] finds the model in a `multipart/form-data` body, which is no JSON.
 //!
 //! # Three ways to a chain
 //!
-//! A chain has a hash for each beginning of a prompt that is whole blocks, below a root that says whose prompt it is.
-//! Three ways lead to one. [`lanes`] hash on all of them, and [`lanes::linked`] lays a root upon what comes out.
+//! A chain is a list of hashes (links), one for each beginning of a prompt that is a whole number of blocks. It begins
+//! at a root, a hash that stands for the model and whatever else keeps equal prompts apart. There are three ways to a
+//! chain. [`lanes`] hash on all of them, and [`lanes::linked`] mixes the root into each hash.
 //!
-//! - As the client wrote it: `machine`, `meaning`, [`prompt`] (its [`section`]s one behind the other, with marks
-//!   between texts), [`digest`]; each block is one of [`Facts::chain`], below [`crate::prefix::root`].
+//! - As the client wrote it: `machine`, `meaning`, [`prompt`] (its [`section`]s one after the other, with marks between
+//!   texts), [`digest`]; each block gives a link of [`Facts::chain`], below [`crate::prefix::root`].
 //! - As its engine writes it: [`reader`] goes through the whole body a second time, [`rendered`] writes the prompt in a
-//!   [`form`], `digest`; each step, of which some make a block, is one of [`Renderer::links`], below
+//!   [`form`], `digest`; each step, of which several make a block, gives a link of [`Renderer::links`], below
 //!   [`crate::prefix::form_root`].
-//! - As the engine tells it: a `kvevents::Batch` names blocks of tokens, `mirror` has their texts by
+//! - As the engine tells it: a `kvevents::Batch` names blocks of tokens, `mirror` gets their texts from
 //!   `vocabulary::Run`, [`cut`] hashes these piece by piece; each [`Step`] is below the same `form_root`.
 //!
-//! The last two must agree to the byte, else nothing that an engine holds is ever found. The first is in a form of its
-//! own, the same for every model (`GENERIC_FORM` in [`crate::prefix`]), and meets neither.
+//! The last two must agree to the byte, else nothing that an engine holds is ever found. The first has a form of its
+//! own, the same for every model (`GENERIC_FORM` in [`crate::prefix`]), and its links equal none of the other two's.
 
 mod cut;
 mod digest;
@@ -65,7 +66,7 @@ pub use machine::Scan;
 pub use multipart::boundary;
 pub use rendered::{Renderer, Rendering, Why};
 
-/// What a path's bodies look like.
+/// The API that a path belongs to, which decides how its bodies are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Api {
     /// `/v1/chat/completions`, and its `/batch`, of several chats
@@ -82,7 +83,7 @@ pub enum Api {
     Rerank,
     /// `/score`, `/v1/score`, `/generative_scoring`
     Score,
-    /// What tells of a prompt and computes nothing: `/tokenize`, `/v1/tokenize`, `/v1/messages/count_tokens`,
+    /// Paths that describe a prompt and compute nothing: `/tokenize`, `/v1/tokenize`, `/v1/messages/count_tokens`,
     /// `/v1/chat/completions/render`, `/v1/completions/render`
     Tokenize,
     /// `/generate` (SGLang), `/inference/v1/generate` (vLLM's, of token ids)
@@ -92,7 +93,7 @@ pub enum Api {
 }
 
 impl Api {
-    /// As logs and `explain` name it.
+    /// The name in logs and `explain`.
     pub fn as_str(self) -> &'static str {
         match self {
             Api::Chat => "chat",
@@ -108,7 +109,7 @@ impl Api {
         }
     }
 
-    /// The API of a request target's path; a query is left aside.
+    /// Returns the API of a request target's path; a query is ignored.
     pub fn of_path(target: &[u8]) -> Api {
         let path = memchr::memchr(b'?', target).and_then(|query| target.get(..query)).unwrap_or(target);
         match path {
@@ -140,36 +141,37 @@ pub enum PrefixMode {
     Conversation,
 }
 
-/// What makes the keys of one pool.
+/// How keys and chains are made of a body.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Which part of the prompt.
     pub prefix: PrefixMode,
-    /// `first-user`: how many characters of it. Of a content that precedes its role, at most 4 KiB.
+    /// `first-user`: how many characters of the message take part. Of a content that precedes its role, at most 4 KiB.
     pub prefix_chars: u32,
-    /// `conversation`: how many canonical bytes of each of tools, system prompt and messages.
+    /// `conversation`: how many canonical bytes of each of tools, system prompt and messages take part.
     pub prefix_bytes: u32,
     /// Whether the whole prompt is cut into blocks, for [`Facts::chain`]. The prefix is then the whole conversation,
-    /// whatever else is said of it.
+    /// whatever the three fields above say.
     pub chain: bool,
-    /// Whose keys are, in spite of the chain, of the prefix that the fields above say: [`Facts::plain_prefix`].
+    /// Which policies' keys are of the prefix that the first three fields say, although there is a chain:
+    /// [`Facts::plain_prefix`].
     pub plain: Plain,
     /// Top-level string fields that may carry a session key, best first; the first [`SESSION_FIELDS_MAX`] count.
     pub session_fields: Vec<Box<[u8]>>,
 }
 
-/// Pools whose policy counts no tokens, where the whole prompt is read for another pool's sake: their keys are of the
-/// plain prefix all the same.
+/// Policies that count no tokens, while the whole prompt is read for another policy's sake: their keys are of the plain
+/// prefix all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Plain {
-    /// Policies that choose.
+    /// Such a policy chooses.
     pub chosen: bool,
-    /// Policies that are compared with those that do.
+    /// Such a policy is a shadow.
     pub shadow: bool,
 }
 
 impl Plain {
-    /// Whether anybody does.
+    /// Whether any policy needs the plain prefix.
     pub fn is_wanted(self) -> bool {
         self.chosen || self.shadow
     }
@@ -210,7 +212,7 @@ impl Needs {
         self.0 & other.0 == other.0
     }
 
-    /// What is in both.
+    /// What is in both sets.
     pub fn only(self, other: Needs) -> Needs {
         Needs(self.0 & other.0)
     }
@@ -241,7 +243,7 @@ pub enum Progress {
     More,
     /// All needs are met; the facts are those of the body's first `at` bytes, whatever the pieces were.
     Enough {
-        /// Offset behind the last byte read.
+        /// Bytes of the body that were read.
         at: u64,
     },
     /// The body is over and well-formed as far as it was looked at. Only [`Scan::finish`] says so.
@@ -253,19 +255,19 @@ pub enum Progress {
 /// Why a body cannot be scanned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// No byte.
+    /// The body is empty.
     Empty,
-    /// It does not begin as a JSON object does.
+    /// The body does not begin as a JSON object does.
     NotObject,
-    /// Not JSON.
+    /// The body is not JSON.
     Syntax,
     /// A raw control character in a string.
     Control,
     /// An escape that JSON does not know.
     Escape,
-    /// More than white space behind the object.
+    /// More than white space follows the object.
     Trailing,
-    /// It ends inside the object.
+    /// The body ends inside the object.
     Truncated,
 }
 
@@ -295,7 +297,7 @@ impl Fault {
     }
 }
 
-/// The instructions that scans of this process run on, as [`Kernel::name`] says it.
+/// Name of the instruction set that scans of this process use: [`Kernel::name`].
 pub fn kernel_name() -> &'static str {
     Kernel::detected().name()
 }

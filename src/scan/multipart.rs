@@ -1,8 +1,8 @@
-//! The `model` of an upload: `multipart/form-data` (RFC 7578, RFC 2046 section 5.1), whose fields stand before the file
-//! or behind it. Only that one part is kept, and no more of it than of any name.
+//! Finds the `model` of an upload: `multipart/form-data` (RFC 7578, RFC 2046 section 5.1), whose fields are before or
+//! after the file. Only that one part is kept, if it is no longer than any other name.
 //!
-//! A delimiter begins with the only CR in it, so that what turns out to be none is content up to where it broke off: no
-//! byte is looked at twice.
+//! A delimiter begins with the only CR in it, so that bytes that turn out to be none are content up to where they
+//! differ: no byte is looked at twice.
 
 use super::machine::State;
 use super::words::Word;
@@ -14,32 +14,32 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 const BEFORE_BOUNDARY: &[u8; 4] = b"\r\n--";
 const DELIMITER_BYTES_MAX: usize = BEFORE_BOUNDARY.len() + BOUNDARY_BYTES_MAX;
 
-/// Where a form is read.
+/// The state of reading a form.
 pub(super) struct Multipart {
     delimiter: [u8; DELIMITER_BYTES_MAX],
     length: usize,
-    /// How much of the delimiter stands before the next byte.
+    /// How many bytes of the delimiter are before the next byte.
     matched: usize,
     place: Place,
-    /// The part at hand is the field `model`.
+    /// Whether the current part is the field `model`.
     is_model: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// What a part has, or what stands before the first one.
+    /// The content of a part, or the text before the first one.
     Content,
-    /// Behind a delimiter, which this byte has to prove.
+    /// After a delimiter, of which the next byte has to prove that it is one.
     Delimited,
-    /// Behind it and a hyphen: another one ends the form.
+    /// After a delimiter and a hyphen: another hyphen ends the form.
     Closing,
-    /// Behind it, before the end of its line.
+    /// After a delimiter, before the end of its line.
     Padding,
     /// A line of a part's head.
     Head,
 }
 
-/// The boundary that a `content-type` names, if it is that of a form.
+/// Returns the boundary that a `content-type` names, if it is `multipart/form-data`.
 pub fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     if !content_type.get(..end)?.trim_ascii().eq_ignore_ascii_case(b"multipart/form-data") {
@@ -49,7 +49,7 @@ pub fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     named.next().map(|(_, value)| value).filter(|value| matches!(value.len(), 1..=BOUNDARY_BYTES_MAX))
 }
 
-/// The names and values behind a value, `; name=value; name="value"`. Escapes stay as they are: no name that is looked
+/// Returns the parameters after a value, `; name=value; name="value"`. Escapes stay as they are: no name that is looked
 /// for has one.
 fn parameters(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = behind(value, b';');
@@ -76,12 +76,12 @@ fn parameters(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// What stands behind the first such byte.
+/// Returns the bytes after the first such byte.
 fn behind(bytes: &[u8], stop: u8) -> &[u8] {
     memchr::memchr(stop, bytes).and_then(|at| bytes.get(at + 1..)).unwrap_or_default()
 }
 
-/// Where a string ends whose first quote was read.
+/// Returns where a string ends whose first quote was read.
 fn quote(bytes: &[u8]) -> usize {
     let mut at = 0;
     loop {
@@ -94,7 +94,7 @@ fn quote(bytes: &[u8]) -> usize {
     }
 }
 
-/// Whether this line of a part's head names the field `model`; a file of that name is none.
+/// Whether this line of a part's head names the field `model`; a file of that name does not count.
 fn names_model(line: &[u8]) -> bool {
     let colon = memchr::memchr(b':', line).unwrap_or(line.len());
     let (field, value) = line.split_at(colon);
@@ -113,7 +113,7 @@ impl Multipart {
         Multipart { delimiter: [0; DELIMITER_BYTES_MAX], length: 0, matched: 0, place: Place::Content, is_model: false }
     }
 
-    /// A form whose parts are separated by this boundary, which [`boundary`] found.
+    /// Begins a form whose parts are separated by this boundary, which [`boundary`] found.
     fn begin(&mut self, boundary: &[u8]) {
         let delimiter = BEFORE_BOUNDARY.iter().chain(boundary);
         self.length = 0;
@@ -125,7 +125,7 @@ impl Multipart {
         (self.matched, self.place, self.is_model) = (2, Place::Content, false);
     }
 
-    /// What looked like a delimiter was none.
+    /// Takes bytes that looked like a delimiter as content.
     fn was_content(&mut self, word: &mut Word) {
         if self.is_model {
             word.put(self.delimiter.get(..self.matched).unwrap_or_default());
@@ -133,7 +133,7 @@ impl Multipart {
         (self.matched, self.place) = (0, Place::Content);
     }
 
-    /// Uses some of these bytes, which are not none. A step that uses none changes the place.
+    /// Uses some of these bytes, which are not empty. A step that uses none changes the place.
     fn content(&mut self, bytes: &[u8], word: &mut Word) -> usize {
         if self.matched == 0 {
             let run = memchr::memchr(b'\r', bytes).unwrap_or(bytes.len());
@@ -158,7 +158,7 @@ impl Multipart {
         let run = memchr::memchr(b'\n', bytes);
         word.put(bytes.get(..run.unwrap_or(bytes.len())).unwrap_or_default());
         let Some(run) = run else { return bytes.len() };
-        // A line too long to be kept is not that of a field's name.
+        // A line that is too long to be kept does not name the field `model`.
         let line = word.get().map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         if line.is_some_and(<[u8]>::is_empty) {
             (self.matched, self.place) = (0, Place::Content);
@@ -170,7 +170,7 @@ impl Multipart {
 }
 
 impl Scan {
-    /// Starts over with a form, of which the model alone is read.
+    /// Starts over with a form, of which only the model is read.
     pub fn begin_form(&mut self, plan: &Plan, boundary: &[u8]) {
         self.begin(Api::Other, plan, Needs::MODEL);
         self.form.begin(boundary);
@@ -207,7 +207,7 @@ impl Scan {
         1
     }
 
-    /// The model is known, or the form is over.
+    /// Ends the scan: the model is known, or the form is over.
     fn form_over(&mut self) {
         if self.form.is_model {
             self.facts.model.set(self.word.get());
@@ -230,7 +230,7 @@ mod tests {
         parts.collect::<String>() + "--x-1--\r\n"
     }
 
-    /// What a form's bytes in these pieces say.
+    /// Reads a form's bytes in these pieces.
     fn read<'a>(boundary: &[u8], pieces: impl IntoIterator<Item = &'a [u8]>) -> (Progress, Option<String>, bool) {
         let mut scan = Scan::new();
         scan.begin_form(&Plan::default(), boundary);
@@ -267,7 +267,7 @@ mod tests {
         assert!(boundary(long(70).as_bytes()).is_some() && boundary(long(71).as_bytes()).is_none());
     }
 
-    /// In any pieces, and not a byte beyond the delimiter behind it is needed.
+    /// In any pieces, and without a byte beyond the delimiter after it.
     #[test]
     fn the_model_is_found_at_every_cut() {
         let audio = "RIFF\r\n-\r\n--\r\n--x\r\n--x-\r\n--x-1y\r\r\n\r\n--x-1-z\r\nname=\"model\"\r\n\r\nwrong";
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Whatever comes, in whatever pieces: the same is read of it.
+    /// Whatever the bytes, any pieces give the same result.
     #[test]
     fn any_bytes_are_read_alike_however_they_are_cut() {
         let open = format!("\r\n--x-1\r\n{MODEL}\r\n\r\n");

@@ -1,8 +1,8 @@
 //! The prompt in canonical order, and the hash of its prefix.
 //!
-//! Text reaches this module decoded; what lies between texts (roles, images, tool calls) is set apart by marks, bytes
-//! that no UTF-8 text contains. Fields that may stand in either order in the body (`tools`, `system`, `messages`) are
-//! hashed apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
+//! Text reaches this module decoded; everything between texts (roles, images, tool calls) is set apart by marks, bytes
+//! that no UTF-8 text contains. Fields that may be in any order in the body (`tools`, `system`, `messages`) are hashed
+//! apart and joined by [`Prompt::prefix`] (in [`results`]), so their order does not matter.
 
 mod attribution;
 mod both;
@@ -18,10 +18,10 @@ use crate::limits::LINKS_MAX;
 use attribution::Line;
 pub(super) use both::Prompts;
 
-/// Bytes of a message held until its role is known.
+/// Most bytes of a message that are held until its role is known.
 pub(super) const HELD_MAX: usize = 4096;
-/// Canonical bytes that stand for a medium behind its mark: about as many as text of as many tokens has
-/// (`image_tokens`), so that what is held of a prompt, and what it takes of a cache, counts its media.
+/// Canonical bytes of a medium after its mark: about as many as text of as many tokens (`image_tokens`) has, so that
+/// the cached part of a prompt, and the room that it takes in a cache, counts its media.
 pub(super) const MEDIUM_BYTES: u64 = 4_000;
 
 /// Whose text the bytes are.
@@ -29,11 +29,11 @@ pub(super) const MEDIUM_BYTES: u64 = 4_000;
 enum Speaker {
     /// A bare string or token ids, outside any message.
     Bare,
-    /// A message whose role has not been read: what it says is held.
+    /// A message whose role was not read yet: its text is held.
     Unknown,
     /// A message of the role `user`.
     User,
-    /// One of the role `system`.
+    /// A message of the role `system`.
     System,
     /// A message of another role, or one whose role came too late.
     Other,
@@ -44,21 +44,21 @@ pub(super) struct Prompt {
     mode: PrefixMode,
     chars_max: u64,
     bytes_max: u64,
-    /// Links that each section leaves at most.
+    /// Most links that each section leaves.
     links_max: usize,
-    /// Everything is counted to its end, whatever takes part in the prefix. So it is where tokens count: of a batch the
-    /// first prompt alone is hashed, and its engine computes all.
+    /// Whether everything is counted to its end, whatever takes part in the prefix. So it is if tokens count: of a
+    /// batch only the first prompt is hashed, but its engine computes all.
     counts_all: bool,
-    /// Token ids stand in place of messages and tools.
+    /// Whether token ids take the place of messages and tools.
     replaced: bool,
     current: Section,
     sections: [SectionState; 4],
     speaker: Speaker,
-    /// Of the text that is being read.
+    /// State of a billing line in the current text.
     line: Line,
     held: [u8; HELD_MAX],
     held_length: usize,
-    /// Where in it the first byte of text lies, if any.
+    /// Place of the first byte of text in `held`, if there is any.
     held_text: Option<usize>,
     /// `first-user`: characters (or ids) that take part so far.
     chars: u64,
@@ -92,7 +92,7 @@ impl Prompt {
         self.begin_anew(counts_all || plan.chain);
     }
 
-    /// As if the plan had no chain; nothing is counted.
+    /// Resets as if the plan had no chain; nothing is counted.
     pub fn reset_plain(&mut self, plan: &Plan) {
         (self.mode, self.chars_max) = (plan.prefix, u64::from(plan.prefix_chars));
         (self.bytes_max, self.links_max) = (u64::from(plan.prefix_bytes), 0);
@@ -108,12 +108,12 @@ impl Prompt {
 
     // Messages.
 
-    /// A message begins; its role may come at any place in it.
+    /// Begins a message, whose role may come at any place in it.
     pub fn message_begins(&mut self) {
         self.hold_nothing(Speaker::Unknown);
     }
 
-    /// The role of the current message is known.
+    /// Takes the role of the current message.
     pub fn role(&mut self, role: &[u8]) {
         let known = self.speaker != Speaker::Unknown;
         if !known {
@@ -132,7 +132,7 @@ impl Prompt {
         }
     }
 
-    /// The message is over. The first one of the role `user` is all that `first-user` looks at.
+    /// Ends the message. The first one of the role `user` is all that `first-user` looks at.
     pub fn message_ends(&mut self) {
         match (self.mode, self.speaker) {
             (PrefixMode::FirstUser, Speaker::User) => self.close(),
@@ -142,13 +142,13 @@ impl Prompt {
         self.hold_nothing(Speaker::Bare);
     }
 
-    /// A bare string or list of an array is over: further ones are prompts of their own (a batch), and
-    /// the first decides where all of them go.
+    /// Ends a bare string or list of an array: further ones are prompts of their own (a batch), and the first decides
+    /// where all of them go.
     pub fn item_ends(&mut self) {
         self.section().item_ends();
     }
 
-    /// Whether text at this place is to be decoded, or skipped unseen.
+    /// Whether text at this place is to be decoded, and not skipped unseen.
     pub fn wants_text(&self) -> bool {
         self.counts_all
             || match self.mode {
@@ -159,18 +159,19 @@ impl Prompt {
 
     // Contents.
 
-    /// A content begins, or a bare string. Texts of one content are joined without a mark.
+    /// Begins a content, or a bare string. Texts of one content are joined without a mark.
     pub fn content_begins(&mut self) {
         self.mark(Mark::Text);
     }
 
-    /// An image or another medium begins. Whether it takes part in the prefix.
+    /// Counts an image or another medium that begins; true if it takes part in the prefix.
     pub fn media_begins(&mut self) -> bool {
         self.section().counts.media += 1;
         self.mode == PrefixMode::Conversation && !self.section_ref().closed
     }
 
-    /// It is over; `sample` tells it from others. In a chain it is as long as its tokens are.
+    /// Ends a medium, which `sample` tells from others. In a chain it takes about as many bytes as text of as many
+    /// tokens.
     pub fn media(&mut self, sample: u64) {
         const SAMPLE: usize = size_of::<u64>();
         if self.mode == PrefixMode::Conversation {
@@ -181,13 +182,13 @@ impl Prompt {
         }
     }
 
-    /// Raw JSON begins.
+    /// Begins raw JSON.
     pub fn raw_begins(&mut self) {
         self.mark(Mark::Raw);
     }
 
-    /// Raw JSON. All of it is taken: whether the prefix is full shows at the end of the value, so that the
-    /// place does not depend on how the body was cut.
+    /// Takes raw JSON, always all of it: whether the prefix is full is seen at the end of the value, so that the place
+    /// does not depend on how the body was cut.
     pub fn raw(&mut self, bytes: &[u8]) {
         if self.mode == PrefixMode::Conversation {
             self.canonical(bytes, Some(0));
@@ -195,7 +196,7 @@ impl Prompt {
         self.section().counts.text_bytes += bytes.len() as u64;
     }
 
-    /// Token ids begin.
+    /// Begins token ids.
     pub fn ids_begin(&mut self) {
         self.mark(Mark::Ids);
         if self.mode == PrefixMode::FirstUser && self.speaker == Speaker::Bare && !self.section_ref().closed {
@@ -203,7 +204,7 @@ impl Prompt {
         }
     }
 
-    /// One token id; it counts as a character.
+    /// Takes one token id, which counts as a character.
     #[inline]
     pub fn id(&mut self, id: u32) {
         match self.mode {
@@ -220,7 +221,7 @@ impl Prompt {
         self.section().counts.ids += 1;
     }
 
-    /// So many token ids have been written into the room.
+    /// Notes that so many token ids were written into the room.
     pub fn ids_written(&mut self, count: usize) {
         self.section().written(4 * count);
         self.section().counts.ids += count as u64;
@@ -240,7 +241,7 @@ impl Prompt {
         self.section().closed = true;
     }
 
-    /// Whether the message has a role, other than `user`.
+    /// Whether the message has another role than `user`.
     fn is_none_of_users(&self) -> bool {
         matches!(self.speaker, Speaker::System | Speaker::Other)
     }
@@ -251,7 +252,7 @@ impl Prompt {
         }
     }
 
-    /// `first-user`: the characters of the first user message up to their limit.
+    /// `first-user`: takes characters of the first user message up to their limit.
     fn user_text(&mut self, run: &[u8]) -> usize {
         if self.section_ref().closed || self.is_none_of_users() {
             return run.len();
@@ -277,7 +278,7 @@ impl Prompt {
         fits
     }
 
-    /// `conversation`: canonical bytes, held while the role of their message is unknown.
+    /// `conversation`: takes canonical bytes, which are held while the role of their message is unknown.
     #[inline]
     fn canonical(&mut self, run: &[u8], text: Option<usize>) -> usize {
         if self.section_ref().closed {
@@ -301,7 +302,7 @@ impl Prompt {
         (self.speaker, self.held_length, self.held_text) = (speaker, 0, None);
     }
 
-    /// Holds what there is room for, says how much.
+    /// Holds as many bytes as there is room for; returns how many.
     fn hold(&mut self, run: &[u8]) -> usize {
         let fits = run.len().min(HELD_MAX - self.held_length);
         let end = self.held_length + fits;
@@ -312,14 +313,14 @@ impl Prompt {
         fits
     }
 
-    /// Goes on without a role: there is no room to wait for it, or the message has none.
+    /// Goes on without a role, as there is no room to wait for it, or as the message has none.
     fn give_up_role(&mut self) {
         self.speaker = Speaker::Other;
         self.mark(Mark::Message);
         self.release();
     }
 
-    /// Lets go what was held.
+    /// Takes the held bytes.
     fn release(&mut self) {
         if self.held_length == 0 {
             return;
@@ -341,9 +342,9 @@ impl Prompt {
     }
 }
 
-/// The text of the prompt, decoded.
+/// Takes the decoded text of the prompt.
 impl Taker for Prompt {
-    /// Fewer bytes taken than given: the prefix is full, and nothing more is wanted here.
+    /// Takes a run. If fewer bytes are taken than given, the prefix is full, and nothing more is wanted here.
     #[inline]
     fn take(&mut self, run: &[u8]) -> usize {
         if self.line != Line::Past {
@@ -358,8 +359,8 @@ impl Taker for Prompt {
         counted
     }
 
-    /// In a conversation, unless a role is waited for or the limit is near; and where bytes are only counted. None in
-    /// what may be left out.
+    /// There is room in a conversation, unless a role is waited for or the limit is near, and if bytes are only
+    /// counted. There is none for bytes that may be left out.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.line != Line::Past {

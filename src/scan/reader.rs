@@ -1,5 +1,5 @@
-//! A cursor over a whole body, for who has all of it: as strict as [`super::machine`] about what it looks at, as blind
-//! to what it skips.
+//! A cursor over a body that is all there: as strict as [`super::machine`] about what it looks at, as blind to what it
+//! skips.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::kernel::{Kernel, Skip, ends_scalar, is_scalar, white_space};
 use super::text::{Decoder, Ended, Taker};
 use super::words::Word;
 
-/// Where a body is read.
+/// A place in a body.
 pub(super) struct Reader<'a> {
     kernel: &'static Kernel,
     body: &'a [u8],
@@ -16,38 +16,38 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Before the body's first byte.
+    /// Makes a reader before the body's first byte.
     pub fn new(kernel: &'static Kernel, body: &'a [u8]) -> Self {
         Reader { kernel, body, at: 0 }
     }
 
-    /// Where the next byte is, to come back to.
+    /// Returns the offset of the next byte, to come back to.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Goes to a place where the reader has been.
+    /// Goes to an offset where the reader has been.
     pub fn go_to(&mut self, at: usize) {
         self.at = at;
     }
 
-    /// The bytes of these places.
+    /// Returns the bytes in this range.
     pub fn between(&self, places: Range<usize>) -> &'a [u8] {
         self.body.get(places).unwrap_or_default()
     }
 
-    /// The loops that it reads with.
+    /// Returns the kernel that it reads with.
     pub fn kernel(&self) -> &'static Kernel {
         self.kernel
     }
 
-    /// What has not been used.
+    /// Returns the bytes that were not used yet.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.body.get(self.at..).unwrap_or_default()
     }
 
-    /// The next byte that is no white space; it is not used.
+    /// Goes past white space and returns the next byte, without using it.
     #[inline]
     pub fn peek(&mut self) -> Result<u8, Fault> {
         if let Some(&byte) = self.body.get(self.at)
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         self.body.get(self.at).copied().ok_or(Fault::Truncated)
     }
 
-    /// Uses the byte that was looked at.
+    /// Uses the byte that [`Reader::peek`] returned.
     #[inline]
     pub fn step(&mut self) {
         self.at += 1;
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
         self.at += length;
     }
 
-    /// The bracket that the body begins with, a byte order mark before it or not.
+    /// Uses the bracket that the body begins with, and a byte order mark before it.
     pub fn body_begins(&mut self) -> Result<(), Fault> {
         if self.body.is_empty() {
             return Err(Fault::Empty);
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Nothing but white space is left.
+    /// Checks that only white space is left.
     pub fn body_ends(&mut self) -> Result<(), Fault> {
         match self.peek() {
             Err(_) => Ok(()),
@@ -91,8 +91,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next key of an object and its colon; `None` where the object closes.
-    /// Of a name that is too long nothing is told.
+    /// Reads the next key of an object and its colon; `None` if the object closes. A key that is too long is returned
+    /// as an empty one.
     #[inline]
     pub fn key<'w>(&mut self, first: &mut bool, word: &'w mut Word) -> Result<Option<&'w [u8]>, Fault>
     where
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         if self.peek()? == b'"' { Ok(true) } else { Err(Fault::Syntax) }
     }
 
-    /// What stands behind a key.
+    /// Uses the colon after a key.
     #[inline]
     pub fn colon(&mut self) -> Result<(), Fault> {
         if self.peek()? != b':' {
@@ -146,11 +146,11 @@ impl<'a> Reader<'a> {
             return Err(Fault::Syntax);
         }
         self.step();
-        // A comma that nothing follows.
+        // A comma needs a following value.
         if self.peek()? == close { Err(Fault::Syntax) } else { Ok(true) }
     }
 
-    /// The string whose quote was looked at, decoded; `None`: too long to be kept.
+    /// Reads and decodes the string whose quote is next; `None`: it is too long to be kept.
     pub fn word<'w>(&mut self, word: &'w mut Word) -> Result<Option<&'w [u8]>, Fault>
     where
         'a: 'w,
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
         Ok(word.get())
     }
 
-    /// The same of any length.
+    /// Reads and decodes a string of any length.
     #[inline]
     pub fn string(&mut self, taker: &mut impl Taker) -> Result<(), Fault> {
         self.step();
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The number or literal that begins here.
+    /// Reads the number or literal that begins here.
     pub fn scalar(&mut self) -> Result<&'a [u8], Fault> {
         let rest = self.rest();
         let length = rest.iter().position(|&byte| !is_scalar(byte)).ok_or(Fault::Truncated)?;
@@ -195,14 +195,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Token ids, each with its comma, as many as are plain: four bytes each are written. See [`Kernel::token_ids`].
+    /// Reads token ids with their commas, while they are plain numbers; returns how many were written, four bytes each.
+    /// See [`Kernel::token_ids`].
     pub fn token_ids(&mut self, out: &mut [u8]) -> usize {
         let (used, written) = self.kernel.token_ids(self.rest(), out);
         self.at += used;
         written
     }
 
-    /// A value that nobody looks at; says whether it is more than `null`.
+    /// Skips a value; true if it is other than `null`.
     pub fn skip(&mut self) -> Result<bool, Fault> {
         let mut skip = match self.peek()? {
             b'"' => Skip { depth: 0, in_string: true, escaped: false },

@@ -1,9 +1,9 @@
-//! A whole body's prompt as its engine writes it, in a [`Form`], and the chain of those bytes: equal to the one that
+//! Writes a body's prompt as its engine does, in a [`Form`], and makes the chain of those bytes: it equals the one that
 //! [`super::Cut`] makes of what the engine says it holds.
 //!
-//! Nothing is guessed: where the form does not say what the engine would write, the prompt ends, and the chain holds
-//! what comes before. As a field may stand behind the prompt that it changes, the whole body is read before anything is
-//! believed.
+//! Nothing is guessed: if the form does not say what the engine would write, the prompt ends there, and the chain
+//! covers what comes before. As a field that changes the prompt may follow it, the whole body is read before anything
+//! is believed.
 
 mod arguments;
 mod bare;
@@ -24,8 +24,8 @@ use arguments::Arguments;
 use page::{Page, Sieve};
 pub use why::{Rendering, Why};
 
-/// Writes prompts, one after the other; allocates when it is made and never again. Some 130 KiB, most of them links,
-/// and [`crate::limits::ARGUMENTS_BYTES_MAX`] of which it touches as much as the longest arguments have.
+/// Writes prompts, one after the other; allocates only when it is made. It takes some 130 KiB, most of them links, and
+/// [`crate::limits::ARGUMENTS_BYTES_MAX`], of which it touches as much as the longest arguments have.
 pub struct Renderer {
     kernel: &'static Kernel,
     page: Page,
@@ -36,7 +36,7 @@ pub struct Renderer {
     unknown_tools: Option<Range<usize>>,
 }
 
-/// Token ids that are read at once, four bytes each.
+/// Bytes of the token ids that are read at once, four bytes each.
 const IDS_BYTES: usize = 1_024;
 
 impl Default for Renderer {
@@ -46,12 +46,12 @@ impl Default for Renderer {
 }
 
 impl Renderer {
-    /// One that has written nothing.
+    /// Makes a renderer that has written nothing.
     pub fn new() -> Self {
         Renderer::with(Kernel::detected())
     }
 
-    /// The same on these loops; no answer depends on them.
+    /// Makes a renderer that uses this kernel; no result depends on it.
     pub fn with(kernel: &'static Kernel) -> Self {
         Renderer {
             kernel,
@@ -64,8 +64,8 @@ impl Renderer {
         }
     }
 
-    /// Writes the prompt of a whole body. `tools`: whether it is known to have some, so that messages before them are
-    /// not written until those were read; nothing but time depends on it.
+    /// Writes the prompt of a whole body. `tools`: whether the body is known to have some, so that messages before them
+    /// are not written until they were read. Only the time that this takes depends on it.
     pub fn render(&mut self, api: Api, form: &Form, body: &[u8], tools: bool) -> Rendering {
         let Renderer { kernel, page, sieve, word, ids, arguments, unknown_tools } = self;
         *unknown_tools = None;
@@ -98,21 +98,21 @@ impl Renderer {
         }
     }
 
-    /// Where in the last body the value of `tools` stands, if the form does not know this set and nothing else was
-    /// wrong so far: the bytes that [`Form::toolset`] would have to find.
+    /// Returns the range of the value of `tools` in the last body, if the form does not know this set and nothing else
+    /// was wrong so far: the bytes that [`Form::toolset`] would have to find.
     pub fn unknown_tools(&self) -> Option<Range<usize>> {
         self.unknown_tools.clone()
     }
 
-    /// Replaces both by the links of the last prompt below `root`: `blocks` has one for each whole block of
-    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`], `steps` those between them, at every
-    /// further [`crate::limits::STEP_BYTES`], three for each block and up to three behind the last.
+    /// Replaces both by the links of the last prompt below `root`: `blocks` gets one for each whole block of
+    /// [`crate::limits::BLOCK_BYTES`], at most [`crate::limits::LINKS_MAX`]; `steps` gets those between them, at each
+    /// further [`crate::limits::STEP_BYTES`], three for each block and up to three after the last.
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
         self.page.links(root, blocks, steps);
     }
 }
 
-/// One body on its way to the page.
+/// The state of writing one body's prompt.
 struct Writer<'a> {
     reader: Reader<'a>,
     form: &'a Form,
@@ -122,27 +122,27 @@ struct Writer<'a> {
     ids: &'a mut [u8; IDS_BYTES],
     arguments: &'a mut Arguments,
     unknown_tools: &'a mut Option<Range<usize>>,
-    /// What stands behind the last message, unless that is to be continued.
+    /// The text after the last message, unless that is to be continued.
     after: &'a [u8],
-    /// The last message calls tools.
+    /// Whether the last message calls tools.
     called: bool,
-    /// At the end, where an answer is asked for.
+    /// The text at the end, if an answer is asked for.
     generation: &'a [u8],
-    /// The place of the prompt that is on the page.
+    /// Where in the body the prompt begins that is written.
     written: usize,
-    /// Tools are expected, and messages before them left unwritten.
+    /// Whether tools are expected, and messages before them left unwritten.
     awaits_tools: bool,
     said: Said,
 }
 
-/// What a body's top-level fields say; the last of equal names.
+/// What a body's top-level fields say; of equal names the last counts.
 #[derive(Default)]
 struct Said {
     messages: Option<Told>,
     prompt: Option<Told>,
-    /// Where the tools stand.
+    /// Range of the value of `tools`.
     tools: Option<Range<usize>>,
-    /// Which of [`ALTERING`] say anything.
+    /// Bits of the [`ALTERING`] fields that are other than null.
     altering: u32,
     /// `add_generation_prompt`
     generation: Flag,
@@ -152,13 +152,13 @@ struct Said {
     special: Flag,
 }
 
-/// A prompt that was there.
+/// A prompt field of the body.
 struct Told {
     /// Where its value begins.
     place: usize,
     /// Whether `add_special_tokens` held when it was written.
     begins: bool,
-    /// The tools when it was written.
+    /// Range of the tools that were known when it was written.
     tools: Option<Range<usize>>,
     ends: Option<Why>,
 }
@@ -169,11 +169,11 @@ enum Flag {
     Absent,
     True,
     False,
-    /// No boolean: what engines make of it is theirs.
+    /// No boolean: nobody knows what engines make of it.
     Odd,
 }
 
-/// Fields that change what is written, or how much of it.
+/// Fields that change the prompt or cut it off.
 const ALTERING: [&[u8]; 12] = [
     b"chat_template",
     b"chat_template_kwargs",
@@ -194,13 +194,13 @@ fn is_chat(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Tokenize)
 }
 
-/// Whether they may have a bare prompt.
+/// Whether bodies of this API may have a bare prompt.
 fn has_prompt(api: Api) -> bool {
     matches!(api, Api::Completions | Api::Tokenize)
 }
 
 impl<'a> Writer<'a> {
-    /// Reads all of the body. `Err`: nothing of its prompt is known.
+    /// Reads the whole body. `Err`: nothing of its prompt is known.
     fn body(&mut self, api: Api) -> Result<Option<Why>, Why> {
         if !matches!(api, Api::Chat | Api::Completions | Api::Tokenize | Api::Generate) {
             return Err(Why::Api);
@@ -209,7 +209,7 @@ impl<'a> Writer<'a> {
         let mut opening = true;
         while let Some(name) = self.reader.key(&mut opening, self.word)? {
             match name {
-                // SGLang's prompts of that name are left to who looks at bodies alone.
+                // SGLang's `text` and `input_ids` are not written here.
                 b"token_ids" if api == Api::Generate => self.said.prompt = self.told(Writer::prompt)?,
                 b"messages" if is_chat(api) && self.awaits_tools => self.said.messages = self.unwritten()?,
                 b"messages" if is_chat(api) => self.said.messages = self.told(Writer::messages)?,
@@ -231,7 +231,7 @@ impl<'a> Writer<'a> {
         self.end()
     }
 
-    /// Where the tools stand; `None`: there are none.
+    /// Returns the range of the tools; `None`: there are none.
     fn tools(&mut self) -> Result<Option<Range<usize>>, Why> {
         self.awaits_tools = false;
         self.reader.peek()?;
@@ -239,14 +239,14 @@ impl<'a> Writer<'a> {
         Ok(self.reader.skip()?.then(|| begin..self.reader.at()))
     }
 
-    /// Messages that are written when the tools behind them are known.
+    /// Skips messages, which are written when the tools after them are known.
     fn unwritten(&mut self) -> Result<Option<Told>, Why> {
         self.reader.peek()?;
         let place = self.reader.at();
         Ok(self.reader.skip()?.then_some(Told { place, begins: false, tools: None, ends: None }))
     }
 
-    /// A prompt, as `write` writes it; `None`: it is null.
+    /// Writes a prompt by `write`; `None`: it is null.
     fn told(&mut self, write: fn(&mut Self) -> Result<(), Why>) -> Result<Option<Told>, Why> {
         if self.reader.peek()? == b'n' {
             return if self.reader.skip()? { Err(Why::Prompt) } else { Ok(None) };
@@ -257,7 +257,7 @@ impl<'a> Writer<'a> {
             Ok(()) => None,
             Err(why @ Why::Body(_)) => return Err(why),
             Err(why) => {
-                // The rest is left unseen.
+                // The rest of the value is skipped.
                 self.reader.go_to(place);
                 self.reader.skip()?;
                 Some(why)
@@ -278,7 +278,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The body is over: what all of it says of the prompt.
+    /// Returns what the whole body says of the prompt, at its end.
     fn end(&mut self) -> Result<Option<Why>, Why> {
         if self.said.altering != 0 || self.said.is_odd() {
             return Err(Why::Field);
@@ -300,7 +300,7 @@ impl<'a> Writer<'a> {
         match told.ends {
             Some(Why::Tools) => self.unknown_tools.clone_from(&self.said.tools),
             Some(_) => {}
-            // What is behind the content is not written then, and engines find that by the content's text.
+            // A continued message ends with its content, which engines find by the content's text.
             None if self.said.continues == Flag::True && self.called => return Ok(Some(Why::Message)),
             None => {
                 if self.said.continues != Flag::True {
@@ -315,7 +315,7 @@ impl<'a> Writer<'a> {
         Ok(told.ends)
     }
 
-    /// How chats with these tools are written.
+    /// Returns how chats with the body's tools are written.
     fn chat(&self) -> Result<&'a Chat, Why> {
         let Some(tools) = self.said.tools.clone() else { return self.form.chat.as_ref().ok_or(Why::Template) };
         let toolset = self.form.toolset(self.reader.between(tools)).ok_or(Why::Tools)?;
@@ -328,7 +328,8 @@ impl<'a> Writer<'a> {
         Ok(told.ends)
     }
 
-    /// A prompt behind which stood what changes it, or another one, which was null in the end.
+    /// Writes a prompt again, because a field after it changes it, or because another prompt, null in the end, was
+    /// written since.
     fn again(&mut self, told: Told, write: fn(&mut Self) -> Result<(), Why>) -> Result<Told, Why> {
         self.reader.go_to(told.place);
         Ok(self.told(write)?.unwrap_or(told))
@@ -336,7 +337,7 @@ impl<'a> Writer<'a> {
 }
 
 impl Said {
-    /// Whether a flag is no boolean.
+    /// Whether any flag is no boolean.
     fn is_odd(&self) -> bool {
         [self.generation, self.continues, self.special].contains(&Flag::Odd)
     }

@@ -1,31 +1,33 @@
-//! What tells one medium from another without reading all of it: engines name blocks behind an image by the image too,
-//! so that a hit must not be predicted across two of them.
+//! Tells one medium from another without hashing all of it. Engines name the blocks after an image by the image too, so
+//! that a hit must not be predicted if images differ.
 //!
-//! Short values (addresses, ids) are hashed whole. Of longer ones their length, their head, their end and a byte of
-//! each stretch between take part: to hash two megabytes of base64 would cost several times what it costs to skip them.
+//! Short values (addresses, ids) are hashed whole. Of longer ones the length, the head, the end, and one byte of each
+//! stretch in between take part: to hash two megabytes of base64 would cost several times as much as to skip them.
 //! Compressed media that differ anywhere differ from there on, in length or in nearly every byte, and a PNG ends with
-//! sums of all its pixels. What is left are two of equal length that differ within one stretch alone, as bitmaps may
-//! that nobody compressed.
+//! checksums of all its pixels. Not told apart are two media of equal length that differ only within one stretch, as
+//! uncompressed bitmaps may.
 
 use super::digest::Digest;
 use super::kernel::Kernel;
 use super::lanes::{PRIME_1, folded};
 
-/// Bytes that are hashed whole from the value's start on, its quote or bracket included.
+/// Bytes at the value's start that are all hashed, its quote or bracket included.
 const HEAD_BYTES: u64 = 4_096;
-/// Bytes at its end. In base64 an image's last sums and what JSON follows them are a quarter of that.
+/// Bytes at its end that are all hashed. In base64 an image's last checksums and the JSON after them are a quarter of
+/// that.
 const END_BYTES: usize = 256;
-/// One byte of so many is hashed between. Bytes, since a longer sample could be cut by the end of a piece; a quarter of
-/// the stretch would see more bitmaps, and take a tenth of what it takes to skip them.
+/// One byte of so many is hashed in between. It is a single byte, since a longer sample could be cut by the end of a
+/// piece; a sample of a quarter of the stretch would tell more bitmaps apart, and cost a tenth of the time that it
+/// takes to skip them.
 const STRETCH_BYTES: usize = 2_048;
 
-/// One value's, however it is cut.
+/// The sample of one value, however it is cut into pieces.
 pub(super) struct Sample {
     head: Digest,
     length: u64,
-    /// Of bytes behind the head: a sum over places, so that none depends on the one before.
+    /// Hash of the bytes sampled after the head: a sum over places, so that none depends on the one before.
     between: u64,
-    /// The last bytes behind the head.
+    /// The last bytes after the head.
     end: [u8; END_BYTES],
     end_length: usize,
 }
@@ -35,13 +37,13 @@ impl Sample {
         Sample { head: Digest::new(kernel), length: 0, between: 0, end: [0; END_BYTES], end_length: 0 }
     }
 
-    /// A value begins.
+    /// Begins a value.
     pub fn begin(&mut self) {
         self.head.reset(0);
         (self.length, self.between, self.end_length) = (0, 0, 0);
     }
 
-    /// More of it, as it stands in the body.
+    /// Takes more of the value, as the body has it.
     pub fn take(&mut self, bytes: &[u8]) {
         let left = HEAD_BYTES.saturating_sub(self.length) as usize;
         let (head, rest) = bytes.split_at(left.min(bytes.len()));
@@ -54,7 +56,7 @@ impl Sample {
         }
     }
 
-    /// It is over: the hash of its sample.
+    /// Ends the value; returns the hash of its sample.
     pub fn value(&mut self) -> u64 {
         self.head.update(self.end.get(..self.end_length).unwrap_or_default());
         self.head.update(&self.between.to_le_bytes());
@@ -66,7 +68,8 @@ impl Sample {
         let mut place = self.length.next_multiple_of(STRETCH_BYTES as u64);
         let before = (place - self.length) as usize;
         for byte in bytes.iter().skip(before).step_by(STRETCH_BYTES) {
-            // A place has no bits where the byte has its own. Squared, since sums of what is linear would tell little.
+            // Place and byte have no bits in common. The point is squared, since sums of linear values would tell
+            // little.
             let point = (place | u64::from(*byte)).wrapping_mul(PRIME_1);
             self.between = self.between.wrapping_add(folded(point, !point));
             place += STRETCH_BYTES as u64;
@@ -116,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Whatever is as long as a stretch, or stands at either end, is seen; and so is that there is more.
+    /// A change as long as a stretch, or at either end, is noticed, and so is another length.
     #[test]
     fn what_differs_is_told_apart() {
         let bytes = value(70_000);
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(distinct.len(), 9_000);
     }
 
-    /// The sum of what lies between does not only say which bytes there are.
+    /// The sum of the bytes in between depends on their places, too.
     #[test]
     fn places_matter() {
         let bytes = value(70_000);

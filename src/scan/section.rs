@@ -1,4 +1,4 @@
-//! The separate parts of a prompt, and what sets apart the texts in them.
+//! The separate parts of a prompt, and the marks that set apart the texts in them.
 
 use xxhash_rust::xxh64::xxh64;
 
@@ -11,15 +11,15 @@ use super::kernel::Kernel;
 pub(super) enum Section {
     /// `tools`, raw.
     Tools,
-    /// `system` of Anthropic's messages, `instructions` of responses; media that stand beside a prompt.
+    /// `system` of Anthropic's messages, `instructions` of responses; media in fields beside a prompt.
     System,
-    /// What the prompt is named in this API.
+    /// The prompt itself, by its name in this API.
     Main,
     /// Counted, never part of the prefix: `documents`, `text_2`.
     Extra,
 }
 
-/// What sets texts apart. None of these bytes occurs in UTF-8, so no text can forge one.
+/// Marks that set texts apart. None of these bytes occurs in UTF-8, so no text can forge one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Mark {
@@ -29,7 +29,7 @@ pub(super) enum Mark {
     Role = 0xf9,
     /// Text begins.
     Text = 0xfa,
-    /// An image or another medium; eight bytes follow that tell it from others, in a chain again and again.
+    /// An image or another medium; eight bytes that tell it from others follow, many times over in a chain.
     Media = 0xfb,
     /// Raw JSON follows: tool calls, names, arguments.
     Raw = 0xfc,
@@ -37,7 +37,7 @@ pub(super) enum Mark {
     Ids = 0xfd,
 }
 
-/// The hash of these sections' hashes, each behind its place; those of which no byte took part aside.
+/// Returns the hash of these sections' places and hashes, without sections of which no byte took part.
 pub(super) fn joined(sections: [&SectionState; 3]) -> u64 {
     let (mut joined, mut length) = ([[0; 9]; 3], 0);
     for (place, section) in sections.into_iter().enumerate().filter(|(_, section)| section.hashed > 0) {
@@ -54,15 +54,15 @@ pub(super) struct SectionState {
     pub digest: Digest,
     pub hashed: u64,
     pub counts: Counts,
-    /// Bare strings and lists in it that are over: prompts of a batch.
+    /// Number of bare strings and lists in it that are over: prompts of a batch.
     pub items: u32,
-    /// What there was when the first of these was.
+    /// The counts when the first of them was over.
     pub first: Counts,
     pub seen: bool,
     pub ended: bool,
-    /// Not only marks and roles took part.
+    /// Whether more than marks and roles took part.
     pub has_text: bool,
-    /// No further byte takes part in the prefix.
+    /// Whether no further byte takes part in the prefix.
     pub closed: bool,
 }
 
@@ -103,14 +103,14 @@ impl SectionState {
         fits
     }
 
-    /// Room for bytes to be hashed, where there is enough up to the limit.
+    /// Returns room for bytes to be hashed, if there is enough of it up to the limit.
     #[inline]
     pub fn room(&mut self, limit: u64) -> &mut [u8] {
         let room = self.digest.room();
         if self.closed || limit - self.hashed < room.len() as u64 { &mut [] } else { room }
     }
 
-    /// A prompt of a batch is over: those behind it take no part in the prefix.
+    /// Ends a prompt of a batch: those after it take no part in the prefix.
     pub fn item_ends(&mut self) {
         if self.items == 0 {
             self.first = self.counts;
@@ -119,13 +119,13 @@ impl SectionState {
         self.closed = true;
     }
 
-    /// Room for bytes that take no part: what is written there is left.
+    /// Returns room for bytes that take no part: they are not used.
     #[inline]
     pub fn room_to_count(&mut self) -> &mut [u8] {
         self.digest.room()
     }
 
-    /// So many bytes of the room are written.
+    /// Notes that so many bytes of the room are written.
     #[inline]
     pub fn written(&mut self, length: usize) {
         if self.closed {

@@ -86,7 +86,7 @@ fn escaped_keys_are_compared_decoded() {
     assert_eq!(done.facts().model(), Some(&b"me"[..]));
 }
 
-/// What engines accept, or answer themselves, passes.
+/// Bodies that engines accept, or answer themselves, pass.
 #[test]
 fn lax_where_engines_are() {
     let deep = [&b",\"x\":"[..], &vec![b'['; 100_000], &vec![b']'; 100_000]].concat();
@@ -122,7 +122,7 @@ fn lax_where_engines_are() {
     }
 }
 
-/// What cannot be routed by its content is routed by load.
+/// A body that cannot be routed by its content is routed by load.
 #[test]
 fn faults_say_why() {
     let nested = vec![b'['; 100_000];
@@ -171,7 +171,7 @@ fn field_order_does_not_matter() {
     assert_eq!(prefix_of(&done), Some(prefixes[0]));
 }
 
-/// Clients order fields as they like: the first name that is configured tells the session, not the first that comes.
+/// Clients order fields as they like: the first configured name tells the session, not the first in the body.
 #[test]
 fn the_best_session_field_is_waited_for() {
     let (key, user, messages) =
@@ -228,7 +228,7 @@ fn cut_in_blocks(api: Api, body: &str) -> (Progress, Box<Scan>, Vec<u64>) {
     (progress, scan, chain)
 }
 
-/// Engines know what follows an image by the image, too.
+/// Engines name the blocks after an image by the image, too.
 #[test]
 fn what_follows_a_medium_is_the_same_only_behind_the_same() {
     let before = "What stands before it is shared by all of them. ".repeat(16);
@@ -275,7 +275,8 @@ fn what_follows_a_medium_is_the_same_only_behind_the_same() {
     }
 }
 
-/// A medium is as long as its tokens: what is found of a prompt, and what it takes in the index, counts its media.
+/// A medium is as long as text of as many tokens: the cached part of a prompt, and its room in the index, count its
+/// media.
 #[test]
 fn a_medium_has_its_room_in_the_chain() {
     let image = r#"{"type":"image_url","image_url":{"url":"https://scans/1.png"}}"#;
@@ -287,8 +288,8 @@ fn a_medium_has_its_room_in_the_chain() {
     assert_eq!(with(8)[..], with(250)[..125]);
 }
 
-/// Claude Code says with each request what it is by a block that vLLM leaves out of the prompt, and gateways by a part
-/// or line of a text.
+/// Claude Code identifies itself in each request by a block, gateways by a part or line of a text, which vLLM leaves
+/// out of the prompt.
 #[test]
 fn an_attribution_block_is_no_part_of_a_prompt() {
     let words = "You are a careful agent. ".repeat(40);
@@ -322,7 +323,7 @@ fn an_attribution_block_is_no_part_of_a_prompt() {
     }
 }
 
-/// What is left out is not computed either.
+/// Bytes that are left out are not counted either.
 #[test]
 fn an_attribution_line_is_not_counted() {
     let counted = |text: &str| {
@@ -335,7 +336,7 @@ fn an_attribution_line_is_not_counted() {
     assert_eq!([counted("x-anthropic-"), counted("x-anthropic-billing-heade\\n")], [14, 28]);
 }
 
-/// What a client says at first as a string it lists as a message with its next turn.
+/// A text that a client first sends as a string is in its list of messages with the next turn.
 #[test]
 fn one_text_is_the_message_that_it_becomes() {
     let words = "Tell me of the sea. ".repeat(40);
@@ -346,7 +347,7 @@ fn one_text_is_the_message_that_it_becomes() {
     assert!(next.len() > 2 && next.starts_with(&cut(&text)));
 }
 
-/// So they know a prompt by the media beside it, before or behind it.
+/// A prompt is told from others also by media in fields before or after it.
 #[test]
 fn a_prompt_is_the_same_only_beside_the_same_media() {
     let text = "Read this page, and answer with JSON of its fields. ".repeat(80);
@@ -375,7 +376,7 @@ fn a_prompt_is_the_same_only_beside_the_same_media() {
     assert_eq!(behind, chains[2], "wherever it stands");
 }
 
-/// The engine computes all prompts of a batch; where they go the first one says.
+/// The engine computes all prompts of a batch; the first one decides where they go.
 #[test]
 fn all_prompts_of_a_batch_are_counted() {
     let one = "word ".repeat(200);
@@ -403,14 +404,13 @@ fn all_prompts_of_a_batch_are_counted() {
         assert!(scan.is_over() && !matches!(progress, Progress::Failed(_)), "{progress:?}");
         let facts = scan.facts();
         assert_eq!((facts.counts(), facts.beside()), (counts, others), "{fields:.50}");
-        // Those of the first prompt alone.
+        // The blocks of the first prompt alone.
         let bytes = counts.less(others.unwrap_or_default());
         assert_eq!(chain.len() as u64, (1 + bytes.text_bytes + 4 * bytes.ids) / 256, "{fields:.50}");
     }
 }
 
-/// Token ids beside messages are the whole prompt to SGLang, wherever they stand:
-/// neither messages nor tools are written.
+/// Token ids beside messages are the whole prompt to SGLang, wherever they are: neither messages nor tools are written.
 #[test]
 fn ids_beside_messages_stand_in_their_place() {
     let ids = |from: u32, count: u32| (from..from + count).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
@@ -435,7 +435,7 @@ fn ids_beside_messages_stand_in_their_place() {
     }
 }
 
-/// Engines know what they have computed by these, too.
+/// Engines keep prompts apart by these fields, too.
 #[test]
 fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
     let words = "Tell me of the sea. ".repeat(40);
@@ -465,8 +465,8 @@ fn a_prompt_is_the_same_only_with_the_same_salt_adapter_and_extra_key() {
     assert_eq!(links(&[&extra, r#","extra_key":null"#].concat()), chains[0]);
 }
 
-/// Whether all of a prompt is computed, wherever the body says so; `n` stands for anything else. Only a body's end
-/// tells that it does not.
+/// Whether all of a prompt is computed, wherever the body says so; `n` is any other field. Only a body's end tells that
+/// it is not.
 #[test]
 fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
     use Api::{Chat, Completions, Generate, Responses};

@@ -1,4 +1,4 @@
-//! Strings: clean runs go to the taker as they stand, escapes are decoded between them.
+//! Decodes strings: clean runs go to the taker as they are, escapes are decoded between them.
 
 use super::Fault;
 use super::kernel::{BLOCK, Kernel, plain_escape, wtf8};
@@ -7,7 +7,7 @@ use super::kernel::{BLOCK, Kernel, plain_escape, wtf8};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Decoder {
     escape: Escape,
-    /// Hexadecimal digits read of the escape in progress.
+    /// Number of hexadecimal digits read of the escape in progress.
     digits: u8,
     /// Their value.
     unit: u16,
@@ -15,17 +15,17 @@ pub(super) struct Decoder {
     high: u16,
 }
 
-/// Who gets decoded bytes.
+/// Takes decoded bytes.
 pub(super) trait Taker {
-    /// Says how many bytes of a run it took: fewer than all of them stops the decoding right behind those.
+    /// Takes a run; returns how many bytes it took. If these are fewer than all, decoding stops right after them.
     fn take(&mut self, run: &[u8]) -> usize;
 
-    /// Room to write decoded bytes into, all of which are taken for sure; none by default.
+    /// Returns room to write decoded bytes into, all of which are taken; none by default.
     fn room(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// So many bytes of the room are written.
+    /// Notes that so many bytes of the room are written.
     fn written(&mut self, _length: usize) {}
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Ended {
     Fault(Fault),
 }
 
-/// Where an escape stands.
+/// How far an escape is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Escape {
     #[default]
@@ -74,7 +74,7 @@ enum Step {
 }
 
 impl Decoder {
-    /// Forgets the string before.
+    /// Forgets the last string.
     pub fn reset(&mut self) {
         *self = Decoder::default();
     }
@@ -85,7 +85,7 @@ impl Decoder {
         self.escape == Escape::None
     }
 
-    /// Whether the byte that follows is escaped, for who skips the rest of the string.
+    /// Whether the next byte is escaped, for skipping the rest of the string.
     pub fn escaped(&self) -> bool {
         self.escape == Escape::Backslash
     }
@@ -128,7 +128,7 @@ impl Decoder {
                 Some(b'"') => return (at + 1, Ended::Quote),
                 Some(b'\\') if run > 0 => continue,
                 Some(b'\\') => {
-                    // One that is not decoded at once: at the end of the piece, of the room, or malformed.
+                    // An escape that is not decoded at once: at the end of the piece or of the room, or malformed.
                     self.escape = Escape::Backslash;
                     at += 1;
                 }
@@ -137,7 +137,7 @@ impl Decoder {
         }
     }
 
-    /// One byte of an escape: how many bytes are used (0 or 1) and whether decoding ends.
+    /// Takes one byte of an escape; returns how many bytes are used (0 or 1) and whether decoding ends.
     fn escape_byte(&mut self, byte: u8, taker: &mut impl Taker) -> (usize, Option<Ended>) {
         let mut put = |point: u32| {
             let (bytes, length) = wtf8(point);
@@ -213,7 +213,7 @@ impl Decoder {
         step
     }
 
-    /// `Some(true)` at the fourth digit, `None` when the byte is none.
+    /// Takes a digit: `Some(true)` at the fourth one, `None` if the byte is no digit.
     fn digit(&mut self, byte: u8) -> Option<bool> {
         let value = (byte as char).to_digit(16)?;
         self.unit = self.unit << 4 | value as u16;

@@ -9,7 +9,7 @@ use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
 
 impl Scan {
-    /// Whether a section's value is to be read; if so it is the current one.
+    /// Whether a section's value is to be read; if so, makes it the current section.
     pub(super) fn section_begins(&mut self, section: Section) -> bool {
         let wanted = self.section_wanted(section);
         if wanted {
@@ -30,7 +30,7 @@ impl Scan {
         }
     }
 
-    /// A prompt, or an element of an array of prompts, that is a container.
+    /// Begins a prompt, or an element of an array of prompts, that is an object or array.
     pub(super) fn item_begins(&mut self, bracket: u8) {
         if bracket == b'[' {
             self.enter(Frame::Items);
@@ -42,8 +42,8 @@ impl Scan {
         }
     }
 
-    /// A string in place of a list of messages is the one message of a user, where engines take it so: with the next
-    /// turn the client may list it as that.
+    /// Takes a string in place of a list of messages as the single message of a user, where engines do so: with the
+    /// next turn the client may list it as that.
     pub(super) fn lone_message_begins(&mut self) {
         if self.api == Api::Responses && self.field == Field::Prompt(Section::Main) {
             self.facts.prompt.message_begins();
@@ -77,7 +77,7 @@ impl Scan {
         }
     }
 
-    /// JSON that takes part as it stands, from its quote or bracket on.
+    /// Begins JSON that takes part as it is written, from its quote or bracket on.
     pub(super) fn raw_begins(&mut self, opening: u8) {
         self.skip_value(opening);
         if self.facts.prompt.wants_text() {
@@ -87,7 +87,7 @@ impl Scan {
         }
     }
 
-    /// A medium, from its quote or bracket on.
+    /// Begins a medium, from its quote or bracket on.
     pub(super) fn media(&mut self, opening: u8) {
         self.skip_value(opening);
         if self.facts.prompt.media_begins() {
@@ -97,8 +97,8 @@ impl Scan {
         }
     }
 
-    /// Media at the body's top, from their quote or bracket on: all of a field are sampled, and counted, as one. They
-    /// are part of what the prompt begins with, wherever they stand.
+    /// Begins media at the body's top, from their quote or bracket on: all media of a field are sampled and counted as
+    /// one. They count to the beginning of the prompt, wherever they are.
     pub(super) fn media_beside(&mut self, opening: u8) {
         if !self.section_wanted(Section::System) {
             self.skip_value(opening);

@@ -1,4 +1,4 @@
-//! Short values that are kept while they arrive: strings, numbers, hashes of strings, names to look for.
+//! Short values that are kept while they arrive: strings, numbers, hashes of strings, names of session fields.
 
 use xxhash_rust::xxh64::Xxh64;
 
@@ -8,7 +8,7 @@ use super::{MODEL_BYTES_MAX, SESSION_FIELDS_MAX};
 /// Longest number that is read; a longer one is unknown, not an error.
 const SCALAR_BYTES_MAX: usize = 24;
 
-/// A value of at most so many bytes. Of a longer one nothing is known but that it is too long.
+/// A value of at most so many bytes. Of a longer one only that it is too long is known.
 pub(super) struct Short<const MOST: usize> {
     bytes: [u8; MOST],
     length: usize,
@@ -30,7 +30,7 @@ impl<const MOST: usize> Short<MOST> {
         (self.length, self.over) = (0, false);
     }
 
-    /// Appends what there is room for.
+    /// Appends a run, or notes that the value is too long.
     #[inline]
     pub fn put(&mut self, run: &[u8]) {
         let end = self.length + run.len();
@@ -43,7 +43,7 @@ impl<const MOST: usize> Short<MOST> {
         }
     }
 
-    /// All of it, unless it was too long.
+    /// Returns the value, unless it was too long.
     #[inline]
     pub fn get(&self) -> Option<&[u8]> {
         self.bytes.get(..self.length).filter(|_| !self.over)
@@ -55,7 +55,7 @@ impl Word {
         self.length == 0 && !self.over
     }
 
-    /// Takes a string's place; `None`: one too long.
+    /// Sets the value; `None`: it is too long.
     pub fn set(&mut self, text: Option<&[u8]>) {
         self.clear();
         match text {
@@ -73,7 +73,7 @@ impl Taker for Word {
     }
 }
 
-/// A long string of which only the hash is wanted: a salt, a session key.
+/// A string of any length of which only the hash is needed: a salt, a session key.
 pub(super) struct Opaque {
     hash: Xxh64,
     empty: bool,
@@ -89,7 +89,7 @@ impl Opaque {
         self.empty = true;
     }
 
-    /// XXH64 of it; `None` when it is empty: an empty string names no one.
+    /// Returns its XXH64; `None` if it is empty: an empty string names no one.
     pub fn value(&self) -> Option<u64> {
         (!self.empty).then(|| self.hash.digest())
     }
@@ -104,12 +104,12 @@ impl Taker for Opaque {
 }
 
 impl Scalar {
-    /// Its bytes; none where it is too long.
+    /// Returns its bytes; none if it is too long.
     pub fn text(&self) -> &[u8] {
         self.get().unwrap_or_default()
     }
 
-    /// The whole number it is; `None` for everything else, fractions and more than 64 bits included.
+    /// Returns it as a whole number; `None` for everything else, such as fractions and more than 64 bits.
     pub fn integer(&self) -> Option<u64> {
         let digits = self.text();
         if digits.is_empty() {
@@ -121,7 +121,7 @@ impl Scalar {
         })
     }
 
-    /// The same with a sign.
+    /// Returns it as a whole number with or without a sign.
     pub fn signed(&self) -> Option<i64> {
         std::str::from_utf8(self.text()).ok()?.parse().ok()
     }
@@ -139,7 +139,7 @@ impl SessionNames {
         SessionNames { bytes: Vec::new(), ends: [0; SESSION_FIELDS_MAX], count: 0 }
     }
 
-    /// Takes the names of a plan; reuses its memory.
+    /// Takes the names of a plan, in reused memory.
     pub fn set(&mut self, names: &[Box<[u8]>]) {
         self.bytes.clear();
         self.count = 0;
@@ -150,7 +150,7 @@ impl SessionNames {
         }
     }
 
-    /// Place of a name in the list.
+    /// Returns the place of a name in the list.
     pub fn place(&self, name: &[u8]) -> Option<u8> {
         let mut start = 0;
         for (place, &end) in self.ends.iter().take(self.count).enumerate() {
@@ -162,7 +162,7 @@ impl SessionNames {
         None
     }
 
-    /// How many there are.
+    /// Returns how many names there are.
     pub fn count(&self) -> usize {
         self.count
     }

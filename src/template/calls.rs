@@ -1,5 +1,5 @@
-//! Messages that call tools, and what tools answer: what stands around names, arguments and answers, and with which of
-//! them it is so.
+//! Messages that call tools, and tools' answers: the texts around names, arguments and answers, and for which of them
+//! these are right.
 
 use super::derive::agrees;
 use super::reference::{Reference, Rendered};
@@ -7,19 +7,19 @@ use super::turns::{Around, Draft, Probe, between};
 use super::{Call, Content, LeftOut, Message, Why, chats, said};
 use crate::scan::{Calls, Chat};
 
-/// A call that no template and no tool speaks of.
+/// Makes a call whose name and arguments no template and no tool has.
 fn call(number: usize) -> Call {
     Call { name: format!("zq{number}name"), arguments: format!("{{\"zq{number}key\": \"zq{number}value\"}}") }
 }
 
-/// A message that calls.
+/// Makes a message that calls tools.
 pub(super) fn calling(content: Option<Content>, calls: Vec<Call>) -> Message {
     Message { role: "assistant".into(), content: content.unwrap_or(Content::Parts(Vec::new())), calls }
 }
 
 impl Probe<'_> {
-    /// How an assistant's calls are written; `None`: refused, or not one after the other behind what the role's
-    /// messages begin with.
+    /// Finds out how an assistant's calls are written; `None`: they are refused, or not written one after the other
+    /// after the text before the role's contents.
     pub(super) fn calls(&self, user: &Around, assistant: &Around) -> Result<Option<Calls>, Why> {
         let before = format!("{}{}", user.after, assistant.before);
         let Some((bare, with)) = self.called(user)? else { return Ok(None) };
@@ -47,7 +47,8 @@ impl Probe<'_> {
         }))
     }
 
-    /// A call without a content, and one with: the texts around both, without what the next message begins with.
+    /// Returns the texts around a call without a content, and around one with a content, each without the beginning of
+    /// the next message.
     #[expect(clippy::type_complexity, reason = "two of the same, each of which may be missing")]
     fn called(&self, user: &Around) -> Result<Option<(Option<Vec<String>>, Option<Vec<String>>)>, Why> {
         for next in [Some("user"), None] {
@@ -68,7 +69,7 @@ impl Probe<'_> {
         Ok(None)
     }
 
-    /// The texts around a user's content, one of an assistant, its calls, and what is said next.
+    /// Returns the texts around a user's content, an assistant's content and calls, and the next message.
     fn chat(&self, content: Option<&str>, calls: usize, next: Option<&str>) -> Result<Option<Vec<String>>, Why> {
         let calls: Vec<Call> = (6..6 + calls).map(call).collect();
         let mut marks = vec!["zq0mark"];
@@ -81,7 +82,7 @@ impl Probe<'_> {
         self.between(&messages, &marks)
     }
 
-    /// What is around a tool's answer to a call.
+    /// Returns the texts around a tool's answer to a call.
     pub(super) fn answer(&self, user: &Around, assistant: &Around, form: &Calls) -> Result<Option<Around>, Why> {
         let call = call(6);
         let content = form.bare.is_none().then(|| Content::Text("said".to_owned()));
@@ -115,7 +116,7 @@ impl Probe<'_> {
         Ok(None)
     }
 
-    /// What stands between two answers in a row, where it is not what ends one and begins the next.
+    /// Returns the text between two answers in a row, if it is other than the end of one and the beginning of the next.
     pub(super) fn joined(&self, tool: &Around) -> Result<Option<String>, Why> {
         let starts: [&[Message]; 3] = [
             &[said("user", "a"), calling(None, vec![call(6), call(7)])],
@@ -139,7 +140,7 @@ impl Probe<'_> {
     }
 }
 
-/// Less and less that may be said of calls, with what it costs a form.
+/// Returns what a form may say of calls, less and less, with the cost of each.
 pub(super) fn choices(calls: Option<&Calls>) -> Vec<(Option<Calls>, u32)> {
     let Some(calls) = calls else { return vec![(None, 0)] };
     let without_content = Calls { behind: None, ..calls.clone() };
@@ -147,8 +148,8 @@ pub(super) fn choices(calls: Option<&Calls>) -> Vec<(Option<Calls>, u32)> {
     vec![(Some(calls.clone()), 0), (Some(without_content), 2), (Some(with_content), 3), (None, 4)]
 }
 
-/// Finds with which names, arguments and contents calls are written so, and leaves out of the form what is not.
-/// `known`: contents were tried with them before.
+/// Finds out with which names, arguments and contents calls are written as the form says, and leaves the others out of
+/// the form. `known`: contents with calls were tried before.
 pub(super) fn check(reference: &Reference, draft: &mut Draft, strings: &[String], known: bool) -> Result<(), Why> {
     let tried = chats::calls(strings, &draft.tools, known);
     let Some(known) = draft.turn("assistant").map(|turn| turn.calls.clone()) else { return Ok(()) };
@@ -160,11 +161,11 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, strings: &[String]
             return Ok(());
         }
     }
-    Err(Why::Otherwise("writes an assistant's message otherwise where it calls".into()))
+    Err(Why::Otherwise("writes an assistant's message in another way if it calls tools".into()))
 }
 
-/// Says that the form has no words for calls, where the template takes them: an agent's chat is followed up to the
-/// first one then.
+/// Says that the form cannot write calls, if the template takes them: an agent's chat is then followed only up to the
+/// first one.
 pub(super) fn say(reference: &Reference, draft: &mut Draft) -> Result<(), Why> {
     if draft.turn("assistant").is_none_or(|turn| turn.calls.is_some()) {
         return Ok(());
@@ -172,7 +173,8 @@ pub(super) fn say(reference: &Reference, draft: &mut Draft) -> Result<(), Why> {
     for content in [None, Some(Content::Text("said".to_owned()))] {
         let chat = [said("user", "ask"), calling(content, vec![call(6)])];
         if !matches!(reference.render(&chat, false)?, Rendered::Refused(_)) {
-            let why = "not written as names and JSON one behind the other, or otherwise by what stands around it";
+            let why =
+                "not written as names and JSON one after the other, or in a way that depends on the messages around it";
             draft.left_out.push(LeftOut { role: "an assistant that calls", why });
             return Ok(());
         }

@@ -4,8 +4,8 @@ use super::calls::calling;
 use super::turns::Draft;
 use super::{Call, Content, Message, said};
 
-/// Contents that a template may write otherwise than others: white space at the ends, what is special in JSON, HTML and
-/// templates, and what other languages take for nothing.
+/// Contents that a template may write differently: white space at the ends, what is special in JSON, HTML and
+/// templates, and what other languages treat as nothing.
 pub(super) const CONTENTS: &[&str] = &[
     "",
     " ",
@@ -31,12 +31,12 @@ pub(super) const CONTENTS: &[&str] = &[
     "%s %(a)s {0} $a",
 ];
 
-/// Contents of which the ends are white space.
+/// Contents that are lists of parts.
 pub(super) const PARTS: &[&[&str]] =
     &[&["a"], &["a", "b"], &["a", "", "b"], &[" a ", "\nb\n", " "], &["", ""], &["", "a"]];
 
-/// Arguments of calls: what models write with other blanks than Python, all that JSON has,
-/// and what is special elsewhere.
+/// Arguments of calls: with other blanks than Python writes, with every kind of JSON value, and with what is special
+/// elsewhere.
 const ARGUMENTS: &[&str] = &[
     "",
     "{}",
@@ -48,10 +48,10 @@ const ARGUMENTS: &[&str] = &[
     "{\"name\": \"a\", \"arguments\": {\"items\": [], \"keys\": {}}, \"type\": \"function\"}",
 ];
 
-/// A message of a role, or of an assistant that calls.
+/// In place of a role: an assistant's message that calls tools.
 pub(super) const CALL: &str = "call";
 
-/// Orders of roles: all of up to three, those that real chats have, and some that none has.
+/// Returns orders of roles: all of up to three, those that real chats have, and some that no chat has.
 pub(super) fn orders(roles: &[&'static str]) -> Vec<Vec<&'static str>> {
     let mut orders: Vec<Vec<&'static str>> = vec![Vec::new()];
     let mut from = 0;
@@ -87,7 +87,8 @@ pub(super) fn orders(roles: &[&'static str]) -> Vec<Vec<&'static str>> {
     orders
 }
 
-/// A chat of these roles, each with a content of its own; of calls some have none, some are two.
+/// Makes a chat of these roles, each message with a content of its own; some messages with calls have no content, some
+/// have two calls.
 pub(super) fn plain(order: &[&'static str]) -> Vec<Message> {
     let message = |(place, role): (usize, &&'static str)| match *role {
         CALL => {
@@ -101,7 +102,8 @@ pub(super) fn plain(order: &[&'static str]) -> Vec<Message> {
     order.iter().enumerate().map(message).collect()
 }
 
-/// Chats with calls of these names, and with these strings in arguments and, unless they are `known`, in contents.
+/// Makes chats with calls of these names, and with these strings in arguments and, unless they are `known`, in
+/// contents.
 pub(super) fn calls(strings: &[String], names: &[String], known: bool) -> Vec<Vec<Message>> {
     let call = |name: &str, arguments: String| Call { name: name.to_owned(), arguments };
     let quoted = |text: &String| serde_json::Value::from(text.as_str()).to_string();
@@ -115,7 +117,7 @@ pub(super) fn calls(strings: &[String], names: &[String], known: bool) -> Vec<Ve
     let text = |content: &str| Some(Content::Text(content.to_owned()));
     let one = || vec![call("f", "{\"a\":1}".into())];
     let mut chats: Vec<Vec<Message>> = Vec::new();
-    // Each string as a key and as a value, in one call: it takes one that changes anything.
+    // Each string is a key and a value in the same call: if any one changes something, the call shows it.
     let mut keys: Vec<&String> = strings.iter().chain(names).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -145,7 +147,7 @@ pub(super) fn calls(strings: &[String], names: &[String], known: bool) -> Vec<Ve
     chats
 }
 
-/// So many chats of all roles with all contents, and what `draft` stops at.
+/// Makes so many chats of all roles with all contents, and with the stops of `draft`.
 pub(super) fn mixed(draft: &Draft, number: usize) -> Vec<(Vec<Message>, bool)> {
     let mut dice = Dice(2);
     let stops = draft.chat.turns.iter().flat_map(|turn| &turn.stops);
@@ -193,7 +195,7 @@ pub(super) fn mixed(draft: &Draft, number: usize) -> Vec<(Vec<Message>, bool)> {
     (0..number).map(&mut chat).collect()
 }
 
-/// Numbers that look like chance: SplitMix64.
+/// Pseudo-random numbers: SplitMix64.
 struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! What contents change: white space that is left out, strings that a template looks for, lists of parts.
+//! Finds out what contents change: white space that is left out, strings that a template looks for, lists of parts.
 
 use super::derive::agrees;
 use super::literals::literals;
@@ -7,13 +7,13 @@ use super::turns::Draft;
 use super::{Content, Message, Why, calls, chats, known, said};
 use crate::scan::{Chat, Place, Turn};
 
-/// With what vLLM takes lines out of system messages: counters in them would part what is the same.
+/// The beginning of lines that vLLM takes out of system messages: a counter in them would make equal prompts differ.
 const BILLING: &str = "x-anthropic-billing-header";
-/// Most strings that are tried by twos.
+/// Most strings that are tried in pairs.
 const PAIRED: usize = 32;
 
-/// Finds what a draft's turns do with contents, and takes out those that do what a turn cannot say. `known`: another
-/// chat of this template.
+/// Finds out what a draft's turns do with contents, and takes out turns that do what a form cannot say. `known`:
+/// another chat of this template.
 pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, known: Option<&Chat>) -> Result<(), Why> {
     let strings = literals(template);
     for role in draft.roles.clone() {
@@ -29,13 +29,14 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, kn
         match outcome {
             Ok(()) => {}
             Err(why) if role == "user" => {
-                return Err(Why::Otherwise(format!("writes a user's content otherwise: {why}")));
+                return Err(Why::Otherwise(format!("writes a user's content in another way: {why}")));
             }
             Err(why) => draft.leave_out(role, why),
         }
     }
     calls::check(reference, draft, &strings, known.is_some())?;
-    // vLLM makes system messages of a developer's, and one of all of them, where the template does not know that role.
+    // If the template does not know the role `developer`, vLLM turns such messages into system messages, and joins all
+    // of these.
     if !draft.roles.contains(&"developer") {
         let turn = Turn { role: (*b"developer").into(), place: Place::Nowhere, ..Turn::default() };
         draft.chat.turns = draft.chat.turns.iter().cloned().chain([turn]).collect();
@@ -43,7 +44,7 @@ pub(super) fn check(reference: &Reference, draft: &mut Draft, template: &str, kn
     Ok(())
 }
 
-/// What this role does with contents; what it does that a turn cannot say.
+/// Finds out what this role does with contents; the inner error is what it does that a turn cannot say.
 fn turn(
     reference: &Reference,
     draft: &mut Draft,
@@ -56,7 +57,7 @@ fn turn(
             turn.trims = true;
         }
         if differs(reference, &draft.chat, role, &ends)? {
-            return Ok(Err("the white space at one end of a content is written otherwise"));
+            return Ok(Err("the white space at one end of a content is written in another way"));
         }
     }
     if role == "system" {
@@ -69,7 +70,7 @@ fn turn(
             stop(draft, role, string);
         }
     }
-    // Such as `startswith(…) and endswith(…)`.
+    // For conditions such as `startswith(…) and endswith(…)`.
     let has_signs = |string: &&String| string.chars().any(|letter| letter.is_ascii_punctuation());
     let paired: Vec<&String> = strings.iter().filter(has_signs).take(PAIRED).collect();
     for string in &paired {
@@ -88,9 +89,9 @@ fn turn(
     for content in chats::CONTENTS {
         if differs(reference, &draft.chat, role, &[text(content)])? {
             return Ok(Err(if content.trim().is_empty() {
-                "an empty content is written otherwise"
+                "an empty content is written in another way"
             } else {
-                "some contents are written otherwise"
+                "some contents are written in another way"
             }));
         }
     }
@@ -99,7 +100,7 @@ fn turn(
         if differs(reference, &draft.chat, role, std::slice::from_ref(&parts))? {
             draft.turn(role).into_iter().for_each(|turn| turn.lone = true);
             if differs(reference, &draft.chat, role, &[parts])? {
-                return Ok(Err("a list of parts is written otherwise"));
+                return Ok(Err("a list of parts is written in another way"));
             }
         }
     }
@@ -110,7 +111,7 @@ fn text(content: &str) -> Content {
     Content::Text(content.to_owned())
 }
 
-/// Ends the form at contents with this string; what has it inside ends there, too.
+/// Ends the form at contents with this string, which takes the place of longer stops that contain it.
 fn stop(draft: &mut Draft, role: &str, string: &str) {
     let Some(turn) = draft.turn(role) else { return };
     let mut stops = std::mem::take(&mut turn.stops).into_vec();
@@ -122,7 +123,7 @@ fn stop(draft: &mut Draft, role: &str, string: &str) {
     turn.stops = stops.into();
 }
 
-/// Whether the template writes some chat with one of these contents otherwise than the form.
+/// Whether the template writes some chat with one of these contents differently than the form.
 fn differs(reference: &Reference, chat: &Chat, role: &str, contents: &[Content]) -> Result<bool, Why> {
     for messages in around(role, contents) {
         if !agrees(reference, chat, &messages, true)? {
@@ -132,7 +133,7 @@ fn differs(reference: &Reference, chat: &Chat, role: &str, contents: &[Content])
     Ok(false)
 }
 
-/// Chats in which this role says these things, of which a template accepts some.
+/// Makes chats in which this role has these contents; a template accepts some of them.
 fn around(role: &str, contents: &[Content]) -> Vec<Vec<Message>> {
     let of = |role: &str, content: &Content| Message { role: role.into(), content: content.clone(), calls: Vec::new() };
     let mut chats = Vec::new();

@@ -1,5 +1,5 @@
-//! From a template to its form: texts around contents, places of roles, what contents change, and last the chats that
-//! nobody has made for it.
+//! Makes a form from a template: finds the texts around contents, the places of roles, and what contents change, and
+//! last tries chats that were not made for it.
 
 use super::json::Json;
 use super::known::Known;
@@ -9,7 +9,7 @@ use super::turns::{Draft, between};
 use super::{Content, LeftOut, Message, Source, Why, calls, chats, contents, places, said, tools};
 use crate::scan::Chat;
 
-/// The form of a template's chats with what is left out of it, and for how many prompts the template was run.
+/// Returns how a template's chats are written and what is left out, and for how many prompts the template was run.
 pub(super) fn chat(source: &Source, tools: Option<&Json>) -> (Result<(Chat, Vec<LeftOut>), Why>, u32) {
     match Reference::new(source, tools) {
         Ok(mut reference) => (read(&mut reference, source, tools), reference.prompts()),
@@ -32,13 +32,13 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
     let mut draft = Draft::learn(reference, text, joint)?;
     draft.tools = tools.map(tools::names).unwrap_or_default();
     places::find(reference, &mut draft)?;
-    // Another template's would be no help.
+    // What is known of another template is no help.
     let known = Some(&source.known).filter(|_| source.with_tools.is_none());
     contents::check(reference, &mut draft, text, known.and_then(Known::get))?;
     for (messages, generation) in chats::mixed(&draft, if tools.is_some() { 100 } else { 300 }) {
         if !agrees(reference, &draft.chat, &messages, generation)? {
             return Err(Why::Otherwise(format!(
-                "writes some chats otherwise than message by message, such as {}",
+                "writes some chats in another way than message by message, such as {}",
                 roles(&messages)
             )));
         }
@@ -48,8 +48,9 @@ fn read(reference: &mut Reference, source: &Source, tools: Option<&Json>) -> Res
     Ok((draft.chat, draft.left_out))
 }
 
-/// Whether the template is given a content's parts, and what it writes between them. Where it is not, vLLM joins them
-/// by line ends: so it does where the template would go through them, but by a name that vLLM does not look for.
+/// Finds out whether the template gets a content's parts, and returns what it writes between them. If it does not, vLLM
+/// joins parts by line ends; it also does so if the template has a loop over the parts, but under a name that vLLM does
+/// not look for.
 fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
     let (one, other) = ("zq1mark", "zq2mark");
     reference.lists = true;
@@ -62,7 +63,7 @@ fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
         .zip(several.text().and_then(|text| between(text, &[one, other])));
     if let Some((single, several)) = looped {
         let joint = several[1];
-        // A list that is written as Python writes one has the names of its fields.
+        // If the template writes the list as Python's text of it, the names of its fields show.
         let is_dump = joint.contains("type") && joint.contains("text");
         if single[0] == several[0] && single[1] == several[2] && !is_dump && loops_over_content(template) {
             return Ok(joint.to_owned());
@@ -72,8 +73,8 @@ fn joint(reference: &mut Reference, template: &str) -> Result<String, Why> {
     Ok("\n".to_owned())
 }
 
-/// Whether the form says of a chat what the template writes, as far as it says anything. What the template refuses, the
-/// engine does, too.
+/// Whether the form writes a chat as the template does, as far as it writes it. A chat that the template refuses is
+/// refused by the engine, too.
 pub(super) fn agrees(reference: &Reference, chat: &Chat, messages: &[Message], generation: bool) -> Result<bool, Why> {
     Ok(match reference.render(messages, generation)? {
         Rendered::Text(text) => is_begin(chat, messages, generation, &text),
@@ -83,7 +84,7 @@ pub(super) fn agrees(reference: &Reference, chat: &Chat, messages: &[Message], g
 }
 
 pub(super) fn is_begin(chat: &Chat, messages: &[Message], generation: bool, text: &str) -> bool {
-    // What ends a chat that asks for no answer may be something else; so few requests are such that this is not known.
+    // The end of a chat that asks for no answer may differ; such requests are so few that this is not looked into.
     super::write(chat, messages, generation).is_none_or(|written| match written.whole && generation {
         true => written.bytes == text.as_bytes(),
         false => text.as_bytes().starts_with(&written.bytes),

@@ -1,20 +1,19 @@
-//! A chat form executed plainly: what the scanner's stream of it is compared with,
-//! and what is compared with the template.
+//! Executes a chat form plainly: the scanner's renderer is compared with this, and this is compared with the template.
 
 use super::json::{self, Json, Style};
 use super::{Call, Content, Message};
 use crate::scan::{Calls, Chat, Place, Turn};
 
-/// What a form says of a prompt.
+/// What a form writes of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its first bytes.
+    /// The prompt's first bytes.
     pub bytes: Vec<u8>,
-    /// They are all of it; where no answer is asked for, but for what may end it.
+    /// Whether they are all of it; if no answer is asked for, except for a text at its end.
     pub whole: bool,
 }
 
-/// The prompt of a chat; `None`: a message changes what stands before it.
+/// Writes the prompt of a chat; `None`: a message changes what is before it.
 pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Written> {
     let turn = |message: &Message| chat.turns.iter().find(|turn| *turn.role == *message.role.as_bytes());
     let changes = |(place, message)| match turn(message).map(|turn| turn.place) {
@@ -53,7 +52,8 @@ pub fn write(chat: &Chat, messages: &[Message], generation: bool) -> Option<Writ
 }
 
 impl Written {
-    /// A message, but for what stands behind it, which is answered. `None`: nothing of it is written.
+    /// Writes a message, and returns the text after it, which is not written yet. `None`: nothing of the message is
+    /// written.
     fn message<'a>(
         &mut self,
         chat: &Chat,
@@ -69,7 +69,7 @@ impl Written {
         let is_written = match calls {
             None => !rest.is_empty() || turn.empty && is_there,
             Some(None) => false,
-            // None of its bytes may have been left out.
+            // Trimming must have left something of it.
             Some(Some(calls)) if content.is_empty() => calls.bare.is_some(),
             Some(Some(calls)) => calls.behind.is_some() && !rest.is_empty(),
         };
@@ -95,8 +95,8 @@ impl Written {
     }
 }
 
-/// What stands behind the content of a message that calls, up to the end of the last arguments; `None`: it is not known
-/// of one of them.
+/// Returns what follows the content of a message that calls tools, up to the end of the last arguments; `None`: this is
+/// not known for one of the calls.
 fn called(form: &Calls, bare: bool, calls: &[Call]) -> Option<Vec<u8>> {
     let mut bytes = if bare { &form.bare } else { &form.behind }.as_deref()?.to_vec();
     for (place, call) in calls.iter().enumerate() {
@@ -113,12 +113,13 @@ fn called(form: &Calls, bare: bool, calls: &[Call]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A name that is the same in JSON and for every template: engines take none but of letters, digits and few signs.
+/// Whether a name is written the same in JSON and by every template: engines accept only letters, digits and a few
+/// signs.
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// Arguments as Python writes them; `None`: they are no object, or this is not certain.
+/// Returns arguments as Python writes them; `None`: they are no object, or this is not certain.
 fn arguments(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("{}".to_owned());
@@ -129,7 +130,7 @@ fn arguments(text: &str) -> Option<String> {
     Some(written)
 }
 
-/// A message's content as one text.
+/// Returns a message's content as one text.
 fn text(chat: &Chat, message: &Message) -> String {
     match &message.content {
         Content::Text(text) => text.clone(),
@@ -137,7 +138,8 @@ fn text(chat: &Chat, message: &Message) -> String {
     }
 }
 
-/// Without white space at both ends, as Python's `str.strip` has it: that of Unicode, and the four separators of ASCII.
+/// Returns a text without white space at both ends, as Python's `str.strip` does: Unicode's, and the four separators of
+/// ASCII.
 pub(super) fn strip(text: &str) -> &str {
     text.trim_matches(|letter: char| letter.is_whitespace() || ('\x1c'..='\x1f').contains(&letter))
 }

@@ -1,14 +1,14 @@
-//! What a form is known by, on every front that reads the same files.
+//! The id of a form, the same on every front that reads the same files.
 
 use xxhash_rust::xxh64::Xxh64;
 
 use crate::scan::{Calls, Chat, Turn};
 use crate::vocabulary::{Lead, Vocabulary};
 
-/// "warmform", so that it is no other hash of the same bytes.
+/// "warmform", so that no other hash of the same bytes equals it.
 const SEED: u64 = u64::from_be_bytes(*b"warmform");
 
-/// A hash of all that a form says, each part behind its length.
+/// Returns a hash of all that a form says, each part after its length.
 pub(super) fn of(chat: Option<&Chat>, vocabulary: &Vocabulary) -> u64 {
     let mut hash = Xxh64::new(SEED);
     match chat {
@@ -37,7 +37,7 @@ pub(super) fn of(chat: Option<&Chat>, vocabulary: &Vocabulary) -> u64 {
     hash.digest()
 }
 
-// Each is taken apart whole: what is added to it and not to the hash would leave two forms one id.
+// Each struct is destructured in full: a new field left out of the hash would give two forms the same id.
 
 fn add_chat(hash: &mut Xxh64, chat: &Chat) {
     let Chat { start, without_system, turns, joint, generation } = chat;
@@ -48,7 +48,7 @@ fn add_chat(hash: &mut Xxh64, chat: &Chat) {
 }
 
 fn add_turn(hash: &mut Xxh64, turn: &Turn) {
-    // `lone` of all turns is a number of their chat's.
+    // `lone` of all turns is hashed with their chat.
     let Turn { role, before, after, joined, calls, empty, lone: _, trims, place, stops } = turn;
     [role, before, after].iter().for_each(|text| part(hash, text));
     maybe(hash, joined.as_deref());

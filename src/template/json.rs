@@ -1,5 +1,5 @@
-//! JSON as Python reads and writes it: what a body says of tools and calls, as a template gets it. Where it is not
-//! certain that Python has the same value and writes it so, there is none.
+//! JSON as Python reads and writes it: the tools and calls of a body, as a template gets them. If it is not certain
+//! that Python reads the same value and writes it so, reading fails.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ pub(super) enum Json {
     Null,
     Bool(bool),
     Int(i128),
-    /// Between the magnitudes that Python writes without an exponent.
+    /// Of a magnitude that Python writes without an exponent.
     Float(f64),
     Text(String),
     List(Vec<Json>),
@@ -21,22 +21,22 @@ pub(super) enum Json {
 /// Options of `json.dumps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Style {
-    /// Blanks of each level; `None`: all in one line.
+    /// Blanks for each level; `None`: all in one line.
     pub(super) indent: Option<usize>,
-    /// Behind each but the last of a list or dictionary, before what begins the next line.
+    /// The text after each item but the last of a list or dictionary, before a line break.
     pub(super) comma: String,
-    /// Behind a key.
+    /// The text after a key.
     pub(super) colon: String,
 }
 
 impl Style {
-    /// What Python takes where nothing else is said.
+    /// Returns Python's defaults.
     pub(super) fn plain() -> Style {
         Style { indent: None, comma: ", ".into(), colon: ": ".into() }
     }
 }
 
-/// The whole of a text.
+/// Reads a whole text.
 pub(super) fn read(bytes: &[u8]) -> Result<Json, &'static str> {
     let mut reader = Reader { rest: bytes, depth: 0 };
     let value = reader.value()?;
@@ -120,7 +120,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A string; half a surrogate pair is none of UTF-8.
+    /// Reads a string; a lone surrogate is an error, as UTF-8 has none.
     fn text(&mut self) -> Result<String, &'static str> {
         let inner = self.rest.strip_prefix(b"\"").ok_or(NO_JSON)?;
         let mut escaped = false;
@@ -135,9 +135,9 @@ impl Reader<'_> {
         serde_json::from_slice(text).map_err(|_| "have a string that is no text")
     }
 
-    /// A number as Python writes it, too.
+    /// Reads a number that Python writes with the same digits.
     fn number(&mut self) -> Result<Json, &'static str> {
-        const OTHER: &str = "have a number that Python may write otherwise";
+        const OTHER: &str = "have a number that Python may write in another way";
         let is_of = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
         let (number, behind) = self.rest.split_at(self.rest.iter().take_while(is_of).count());
         self.rest = behind;
@@ -165,14 +165,14 @@ impl Reader<'_> {
     }
 }
 
-/// What Python's `repr` makes of a number where it needs no exponent.
+/// Returns Python's `repr` of a number; `None` if that has an exponent.
 pub(super) fn decimal(value: f64) -> Option<String> {
     let is_plain = value == 0.0 || (1e-4..1e16).contains(&value.abs());
     is_plain.then(|| format!("{value:?}"))
 }
 
 impl Json {
-    /// As `json.dumps(…, ensure_ascii=False)` writes it.
+    /// Writes the value as `json.dumps(…, ensure_ascii=False)` does.
     pub(super) fn write(&self, style: &Style, level: usize, out: &mut String) {
         match self {
             Json::Null => out.push_str("null"),
@@ -192,7 +192,7 @@ impl Json {
     }
 }
 
-/// The items of a list or dictionary between these signs.
+/// Writes the items of a list or dictionary between these brackets.
 fn within<T>(signs: &str, items: &[T], style: &Style, level: usize, out: &mut String, write: impl Fn(&T, &mut String)) {
     if items.is_empty() {
         return out.push_str(signs);
@@ -216,7 +216,7 @@ fn within<T>(signs: &str, items: &[T], style: &Style, level: usize, out: &mut St
     out.push_str(close);
 }
 
-/// Letters as they are, but for quotes, backslashes and controls.
+/// Writes a string, with escapes only for quotes, backslashes and control characters.
 fn quote(text: &str, out: &mut String) {
     out.push('"');
     for letter in text.chars() {

@@ -1,6 +1,5 @@
-//! What a template does with contents is most often the same with these tools as with others and with none. So it is
-//! taken over from what is known and tried in few long chats; where one of them differs, it is found out again string
-//! by string.
+//! Reuses what is known of a template's contents: it is usually the same with these tools as with others and with none.
+//! It is taken over and tried in a few long chats; if one of them differs, it is found out anew, string by string.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,8 +10,8 @@ use super::turns::Draft;
 use super::{Content, Message, Why, chats, said};
 use crate::scan::{Chat, Turn};
 
-/// The first chat that was made of a template. It changes what it costs to make others and nothing else, so that all
-/// are equal.
+/// The first [`Chat`] that was made of a template. It changes only the cost of making others, so that all values
+/// compare as equal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known(Arc<OnceLock<Chat>>);
 
@@ -34,7 +33,7 @@ impl Known {
     }
 }
 
-/// Takes over what is known of this role's contents. Whether the template does the same again.
+/// Takes over what is known of this role's contents; true if the template still does the same.
 pub(super) fn holds(
     reference: &Reference,
     draft: &mut Draft,
@@ -61,7 +60,7 @@ pub(super) fn holds(
     Ok(same)
 }
 
-/// All contents at which this turn does not end a form.
+/// Returns all contents at which this turn does not end a form.
 fn contents(turn: &Turn, strings: &[String]) -> Vec<Content> {
     let inside = strings.iter().map(|string| format!("a{string}b"));
     let texts = chats::CONTENTS.iter().map(|text| text.to_string()).chain(strings.iter().cloned()).chain(inside);
@@ -76,7 +75,7 @@ fn contents(turn: &Turn, strings: &[String]) -> Vec<Content> {
     texts.chain(parts.filter(|parts| is_written(&parts.concat())).map(Content::Parts)).collect()
 }
 
-/// Chats in which this role says all of that. A system message is one in a chat, and longer for it.
+/// Makes chats in which this role has all these contents. A chat has only one system message, which is longer for it.
 fn long(role: &str, contents: Vec<Content>) -> Vec<Vec<Message>> {
     let of = |content: Content| Message { content, ..said(role, "") };
     match role {
@@ -97,7 +96,7 @@ fn long(role: &str, contents: Vec<Content>) -> Vec<Vec<Message>> {
                 Content::Text(text) => text.clone(),
                 Content::Parts(parts) => parts.concat(),
             };
-            // What may be all of a content is one alone, the template's own strings are one together.
+            // General contents are tried one by one, the template's own strings together in one content.
             let (alone, inside) = texts.split_at(chats::CONTENTS.len().min(texts.len()));
             let inside: Vec<String> = inside.iter().map(text).collect();
             let inside = Content::Text(format!("a{}b", inside.join("x")));
@@ -111,7 +110,7 @@ fn long(role: &str, contents: Vec<Content>) -> Vec<Vec<Message>> {
     }
 }
 
-/// Whether all of these are written whole, and so.
+/// Whether the form writes all of these as a whole, and as the template does.
 fn whole(reference: &Reference, chat: &Chat, chats: &[Vec<Message>]) -> Result<bool, Why> {
     for messages in chats {
         let is_whole = super::write(chat, messages, true).is_some_and(|written| written.whole);
@@ -123,7 +122,7 @@ fn whole(reference: &Reference, chat: &Chat, chats: &[Vec<Message>]) -> Result<b
     Ok(true)
 }
 
-/// Whether all of these are written so, as far as they are.
+/// Whether the form writes all of these as the template does, as far as it writes them.
 fn begins(reference: &Reference, chat: &Chat, chats: &[Vec<Message>]) -> Result<bool, Why> {
     for messages in chats {
         if !super::derive::agrees(reference, chat, messages, true)? {

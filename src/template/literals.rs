@@ -1,7 +1,7 @@
-//! The strings of a template's own code. Where a content is looked into, it is for one of them:
+//! The string literals of a template's own code. If a template looks for something in a content, it is one of them:
 //! `'</think>' in content`.
 
-/// Each string between quotes inside `{{ }}` and `{% %}`, once, in the order of their occurrence.
+/// Returns each string between quotes inside `{{ }}` and `{% %}`, once, in the order of their occurrence.
 pub(super) fn literals(source: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut rest = source;
@@ -16,7 +16,7 @@ pub(super) fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// Whether a loop goes through something that is called content.
+/// Whether a loop iterates over something with `content` in its name.
 pub(super) fn loops_over_content(source: &str) -> bool {
     let mut rest = source;
     while let Some((_, (opener, code))) = first(rest, &["{%", "{#"]) {
@@ -33,7 +33,7 @@ pub(super) fn loops_over_content(source: &str) -> bool {
     false
 }
 
-/// Where the earliest of these stands: what is before it, which it is, and what is behind it.
+/// Finds the earliest of these; returns the text before it, which one it is, and the text after it.
 fn first<'a, 'n>(text: &'a str, needles: &[&'n str]) -> Option<(&'a str, (&'n str, &'a str))> {
     let at = |needle: &&'n str| text.find(*needle).map(|at| (at, *needle));
     let (at, needle) = needles.iter().filter_map(at).min()?;
@@ -41,7 +41,7 @@ fn first<'a, 'n>(text: &'a str, needles: &[&'n str]) -> Option<(&'a str, (&'n st
     Some((before, (needle, behind.strip_prefix(needle)?)))
 }
 
-/// Strings up to the end of this piece of code; what is behind it.
+/// Collects strings up to the end of this piece of code; returns the text after it.
 fn strings<'a>(code: &'a str, found: &mut Vec<String>) -> &'a str {
     let mut letters = code.chars();
     let mut last = ' ';
@@ -61,7 +61,7 @@ fn strings<'a>(code: &'a str, found: &mut Vec<String>) -> &'a str {
     letters.as_str()
 }
 
-/// What stands before the closing quote, without escapes.
+/// Reads a string up to its closing quote, with its escapes decoded.
 fn string(letters: &mut std::str::Chars<'_>, quote: char) -> String {
     let mut text = String::new();
     while let Some(letter) = letters.next().filter(|letter| *letter != quote) {

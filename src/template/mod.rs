@@ -1,9 +1,9 @@
-//! What a chat template writes: a model's template is run on probes, its [`scan::Form`](crate::scan::Form) is read off
-//! what comes out, and then held against the template on some thousand chats. Where both differ, the form says less, or
-//! there is none: never a guess.
+//! Finds out what a chat template writes: a model's template is run on probes, its [`scan::Form`](crate::scan::Form) is
+//! read off the results, and then compared with the template on some thousand chats. If they differ, the form is
+//! narrowed, or there is none: never a guess.
 //!
-//! A template is a program of the model's maker. It is run at load alone, with bounds on its time and output
-//! ([`crate::limits`]).
+//! A template is a program of the model's maker. It is run only when a model is loaded, with bounds on its time and
+//! output ([`crate::limits`]).
 
 mod calls;
 mod chats;
@@ -32,20 +32,20 @@ use crate::vocabulary::Vocabulary;
 /// A message of a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who says it.
+    /// The role of the speaker.
     pub role: String,
-    /// What is said.
+    /// The content.
     pub content: Content,
-    /// Which tools are called.
+    /// The calls of tools.
     pub calls: Vec<Call>,
 }
 
 /// One call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which.
+    /// The tool's name.
     pub name: String,
-    /// With what: a JSON text as models write it, which may be none at all.
+    /// The arguments: a JSON text as models write it, which may be empty.
     pub arguments: String,
 }
 
@@ -54,7 +54,7 @@ pub struct Call {
 pub enum Content {
     /// A string.
     Text(String),
-    /// A list of parts, all of them text; none where there is no content.
+    /// A list of parts, all of them text; empty if there is no content.
     Parts(Vec<String>),
 }
 
@@ -64,49 +64,49 @@ pub enum Why {
     /// There is no template.
     #[error("the model has no chat template")]
     None,
-    /// It is none.
+    /// The template cannot be parsed.
     #[error("the chat template cannot be read: {0}")]
     Syntax(String),
-    /// Not even the simplest chat passes.
+    /// The template refuses even the simplest chat.
     #[error("the chat template refuses a single user message: {0}")]
     Refuses(String),
-    /// Today's date is in the prompt.
+    /// It writes today's date into the prompt.
     #[error("the chat template writes today's date into the prompt")]
     Dated,
-    /// More instructions or bytes than any prompt needs.
+    /// It takes more instructions or bytes than any prompt needs.
     #[error("the chat template takes too long, or writes too much")]
     Costly,
-    /// It is not certain what an engine makes of them.
+    /// It is not certain what an engine makes of the tools.
     #[error("the tools {0}")]
     Tools(String),
-    /// What it writes is not of the kind that [`Form`] says.
+    /// It writes prompts that a [`Form`] cannot describe.
     #[error("the chat template {0}")]
     Otherwise(String),
 }
 
-/// A model's form, and what of its template is not in it.
+/// A model's form, and what the form leaves out of its template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// How prompts are written.
+    /// The form.
     pub form: Form,
-    /// Why it has no chats.
+    /// Why the form has no chats.
     pub no_chat: Option<Why>,
     /// Messages at which a form ends.
     pub left_out: Vec<LeftOut>,
-    /// For how many prompts the template was run.
+    /// Number of prompts for which the template was run.
     pub prompts: u32,
 }
 
-/// A role that is no turn of the form, or messages of one that it has no words for.
+/// A role without a turn in the form, or messages that the form cannot write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its name, or theirs.
+    /// Name of the role, or of the messages.
     pub role: &'static str,
-    /// What the template does with them.
+    /// What the template does with such messages.
     pub why: &'static str,
 }
 
-/// The form of a model of this template and vocabulary.
+/// Makes the form of a model with this template and vocabulary.
 pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
     let (read, prompts) = derive::chat(source, None);
     let (chat, no_chat, left_out) = match read {
@@ -117,17 +117,18 @@ pub fn form(source: &Source, vocabulary: Arc<Vocabulary>) -> Reading {
     Reading { form: Form { id, chat, vocabulary, toolsets: Arc::default() }, no_chat, left_out, prompts }
 }
 
-/// How chats with these tools are written: the value of `tools`, byte by byte as a body has it. Takes a while, so that
-/// it is for another thread than a shard's.
+/// Finds out how chats with these tools are written. `tools`: the value of that field, with the bytes that a body has.
+/// It takes a while, so that it is not for a shard's thread.
 ///
 /// # Errors
-/// It is not certain what engines make of these tools, or what the template writes with them is no [`Chat`].
+/// When it is not certain what engines make of these tools, or when a [`Chat`] cannot describe what the template writes
+/// with them.
 pub fn with_tools(source: &Source, tools: &[u8]) -> Result<Chat, Why> {
     let tools = tools::read(tools)?;
     derive::chat(source, Some(&tools)).0.map(|(chat, _)| chat)
 }
 
-/// One of a conversation, for probes.
+/// Makes a message with a text, for probes.
 fn said(role: &str, content: impl Into<String>) -> Message {
     Message { role: role.into(), content: Content::Text(content.into()), calls: Vec::new() }
 }

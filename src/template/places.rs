@@ -1,5 +1,5 @@
-//! Where each role is written as its turn says: of all ways to restrict them, the least under which every order of
-//! roles agrees.
+//! Finds out at which places each role is written as its turn says: of all ways to restrict the turns, the weakest with
+//! which every order of roles agrees.
 
 use super::derive::is_begin;
 use super::reference::{Reference, Rendered};
@@ -7,7 +7,7 @@ use super::turns::Draft;
 use super::{Message, Why, calls, chats};
 use crate::scan::{Calls, Chat, Place, Turn};
 
-/// What may be said of a role's place; `None`: it is no turn. With what each costs a form.
+/// What may be said of a role's place (`None`: it has no turn), with the cost of each.
 const CHOICES: &[(Option<Place>, u32)] = &[
     (Some(Place::Anywhere), 0),
     (Some(Place::NotLast), 1),
@@ -16,26 +16,26 @@ const CHOICES: &[(Option<Place>, u32)] = &[
     (Some(Place::Nowhere), 9),
 ];
 
-/// A chat of some order, and what the template makes of it.
+/// A chat with some order of roles, and what the template writes of it.
 struct Tried {
     messages: Vec<Message>,
     generation: bool,
-    /// `None`: that is not known.
+    /// `None`: what an engine writes is not known.
     text: Option<String>,
 }
 
-/// What may be said of all roles but the user's, and of calls.
+/// One way to restrict all roles but the user's, and calls.
 struct Way {
     cost: u32,
     places: Vec<Option<Place>>,
     calls: Option<Calls>,
 }
 
-/// Restricts the draft's turns.
+/// Restricts the draft's turns to the places where they are right.
 pub(super) fn find(reference: &Reference, draft: &mut Draft) -> Result<(), Why> {
     let tried = tried(reference, &draft.roles)?;
     let roles: Vec<&'static str> = draft.roles.iter().copied().filter(|role| *role != "user").collect();
-    // What one way was wrong about, the next one most often is, too.
+    // A chat that one way writes wrongly, the next one usually writes wrongly, too: it is tried first.
     let mut hardest = 0;
     for way in ways(draft, &roles) {
         let chat = restricted(&draft.chat, &roles, &way);
@@ -51,11 +51,11 @@ pub(super) fn find(reference: &Reference, draft: &mut Draft) -> Result<(), Why> 
             }
         }
     }
-    Err(Why::Otherwise("writes messages otherwise by what stands around them".into()))
+    Err(Why::Otherwise("writes messages in a way that depends on those around them".into()))
 }
 
 impl Tried {
-    /// Whether the template writes it otherwise than the form.
+    /// Whether the template writes it differently than the form.
     fn differs(&self, chat: &Chat) -> bool {
         match &self.text {
             Some(text) => !is_begin(chat, &self.messages, self.generation, text),
@@ -64,7 +64,7 @@ impl Tried {
     }
 }
 
-/// All ways, those that say most first.
+/// Returns all ways, those that restrict least first.
 fn ways(draft: &Draft, roles: &[&'static str]) -> Vec<Way> {
     let assistant = draft.chat.turns.iter().find(|turn| *turn.role == *b"assistant");
     let calls = calls::choices(assistant.and_then(|turn| turn.calls.as_ref()));
@@ -82,12 +82,13 @@ fn ways(draft: &Draft, roles: &[&'static str]) -> Vec<Way> {
     ways
 }
 
-/// Every order, whether an answer is asked for or not. What the template refuses is not there.
+/// Runs the template on every order of roles, with and without asking for an answer. Chats that it refuses are left
+/// out.
 fn tried(reference: &Reference, roles: &[&'static str]) -> Result<Vec<Tried>, Why> {
     let mut tried = Vec::new();
     let roles: Vec<&'static str> = roles.iter().copied().chain([chats::CALL]).collect();
     for (place, order) in chats::orders(&roles).iter().enumerate() {
-        // What asking for an answer changes, tools do not, so that one of both is enough.
+        // Tools do not change what asking for an answer does, so that with them one of both is enough.
         let asks: &[bool] = match reference.has_tools() {
             true => &[!place.is_multiple_of(4)],
             false => &[true, false],
@@ -125,12 +126,12 @@ fn restricted(chat: &Chat, roles: &[&'static str], way: &Way) -> Chat {
     Chat { turns: turns.into(), ..chat.clone() }
 }
 
-/// Says of which roles there is no turn.
+/// Notes which roles have no turn, and why.
 fn take(draft: &mut Draft, roles: &[&'static str], way: &[Option<Place>]) {
     for (role, place) in roles.iter().copied().zip(way) {
         let why = match place {
-            None => "written otherwise by what stands around it",
-            Some(Place::Nowhere) => "changes what stands before it",
+            None => "written in a way that depends on the messages around it",
+            Some(Place::Nowhere) => "changes what is before it",
             Some(_) => continue,
         };
         match draft.left_out.iter_mut().find(|out| out.role == role) {

@@ -1,5 +1,5 @@
-//! What an engine makes of a chat: the template itself, run as Transformers and vLLM run it. Slow and bounded; at load
-//! alone.
+//! What an engine makes of a chat: the template itself, run as Transformers and vLLM run it. It is slow and bounded,
+//! and run only when a model is loaded.
 
 use std::cell::Cell;
 use std::io;
@@ -21,24 +21,24 @@ use crate::limits::{TEMPLATE_BYTES_PER_FUEL, TEMPLATE_FUEL, TEMPLATE_FUEL_ALL, T
 pub(super) struct Reference {
     environment: Environment<'static>,
     tokens: Vec<(String, String)>,
-    /// What is given as the request's tools.
+    /// The tools that the template gets.
     tools: Value,
-    /// A content is given as a list of its parts, as vLLM does where the template goes through them.
+    /// Whether the template gets a content as a list of its parts, as it does from vLLM if it iterates over them.
     pub(super) lists: bool,
-    /// What has been spent on all prompts.
+    /// Instructions spent on all prompts so far.
     spent: Arc<AtomicU64>,
-    /// It has asked for the date.
+    /// Whether the template has asked for the date.
     dated: Arc<AtomicBool>,
-    /// It has asked for what Python may do otherwise.
+    /// Whether the template has done something that Python may do differently.
     unclear: Unclear,
     prompts: Cell<u32>,
 }
 
 /// What became of a chat.
 pub(super) enum Rendered {
-    /// Its prompt.
+    /// The prompt.
     Text(String),
-    /// The template refuses it, as the engine will.
+    /// The template refuses the chat, as the engine will.
     Refused(String),
     /// The template does what is not known here; the engine may write anything.
     Unclear,
@@ -56,7 +56,7 @@ impl Rendered {
 const NAME: &str = "chat";
 
 impl Reference {
-    /// That of chats with these tools, or with none.
+    /// Makes the reference for chats with these tools, or with none.
     pub(super) fn new(source: &Source, tools: Option<&Json>) -> Result<Reference, Why> {
         let text = source.text(tools.is_some()).ok_or(Why::None)?;
         let (spent, dated) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -88,7 +88,7 @@ impl Reference {
         Ok(Reference { environment, tokens, tools, lists: false, spent, dated, unclear, prompts: Cell::new(0) })
     }
 
-    /// The prompt of a chat, and whether an answer is asked for.
+    /// Renders the prompt of a chat. `generation`: whether an answer is asked for.
     pub(super) fn render(&self, messages: &[Message], generation: bool) -> Result<Rendered, Why> {
         self.prompts.set(self.prompts.get() + 1);
         let template = self.environment.get_template(NAME).map_err(|why| Why::Syntax(why.to_string()))?;
@@ -102,7 +102,7 @@ impl Reference {
         let outcome = template.render_captured_to(values, &mut output);
         let cost = match &outcome {
             Ok(captured) => captured.state().fuel_levels().map_or(0, |(consumed, _)| consumed),
-            // Those that it raises itself are counted where it does.
+            // The cost of errors that the template raises itself is counted in `raise_exception`.
             Err(_) => TEMPLATE_FUEL / 50,
         };
         let cost = cost + output.0.len() as u64 / TEMPLATE_BYTES_PER_FUEL;
@@ -124,19 +124,19 @@ impl Reference {
         }
     }
 
-    /// Whether it has tools; what is known without them is not tried all over again.
+    /// Whether it has tools; what is known without tools is not all tried again.
     pub(super) fn has_tools(&self) -> bool {
         !self.tools.is_none()
     }
 
-    /// How many prompts it was run for.
+    /// Returns for how many prompts the template was run.
     pub(super) fn prompts(&self) -> u32 {
         self.prompts.get()
     }
 
     fn message(&self, place: usize, message: &Message) -> Value {
         let part = |text: &String| context! { type => "text", text => text };
-        // What tools answer is one text in any case.
+        // A tool's answer is one text in any case.
         let content = match &message.content {
             Content::Text(text) if !self.lists || message.role == "tool" => Value::from(text.as_str()),
             Content::Parts(parts) if !self.lists || message.role == "tool" => Value::from(parts.join("\n")),
@@ -158,8 +158,8 @@ impl Reference {
         Value::from_pairs(fields)
     }
 
-    /// Ids are the client's. Some templates take none that has not nine letters; from prompt to prompt they are others,
-    /// so that one that is written is no part of a form.
+    /// Ids are chosen by clients. Some templates accept only ids of nine letters. Ids differ from prompt to prompt, so
+    /// that an id that a template writes becomes no part of a form.
     fn call_id(&self, place: usize) -> Option<String> {
         match self.prompts.get() % 3 {
             0 => Some(format!("call{place:05}")),
@@ -168,7 +168,7 @@ impl Reference {
         }
     }
 
-    /// A call as vLLM hands it on; the order of its fields is the client's or that of the engine's version.
+    /// Makes a call as vLLM passes it on; the order of its fields is the client's, or depends on the engine's version.
     fn call(&self, id: &Option<String>, call: &Call) -> Value {
         let arguments = if call.arguments.is_empty() { "{}" } else { &call.arguments };
         let arguments = json::read(arguments.as_bytes()).unwrap_or(Json::Dict(Vec::new()));
@@ -183,11 +183,11 @@ impl Reference {
     }
 }
 
-/// What minijinja has not, or not yet.
+/// Errors for what minijinja lacks.
 const UNKNOWN: &[ErrorKind] =
     &[ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownMethod, ErrorKind::UnknownFunction];
 
-/// Whether it is of these kinds; also inside of macros.
+/// Whether an error is of these kinds, also inside macros.
 fn is_any(why: &Error, kinds: &[ErrorKind]) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(why);
     while let Some(error) = next {
@@ -216,7 +216,7 @@ impl io::Write for Bounded {
     }
 }
 
-/// `{% generation %}` marks what a model has said, for training; it writes nothing.
+/// Replaces `{% generation %}`, which marks what a model has said, for training, and writes nothing.
 fn plain_generation(text: &str) -> String {
     let mut plain = text.to_owned();
     for (begin, end) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
@@ -226,7 +226,7 @@ fn plain_generation(text: &str) -> String {
     plain
 }
 
-/// Python's methods, of which `strip` has another notion of white space than Rust.
+/// Calls one of Python's methods, of which `strip` has another definition of white space than Rust.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match (name, value.as_str(), args.is_empty()) {
         ("strip", Some(text), true) => Ok(Value::from(strip(text))),
@@ -239,7 +239,7 @@ fn trim(value: StringInput<'_>, letters: Option<String>) -> String {
     letters.map_or_else(|| strip(value.as_str()), |letters| value.as_str().trim_matches(&letters[..])).to_owned()
 }
 
-/// As in Jinja: what has a length and items, which texts and dictionaries have.
+/// Jinja's test `sequence`: whether a value has a length and items, as texts and dictionaries have, too.
 fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
 }

@@ -1,4 +1,4 @@
-//! A chat template as a model's files have it.
+//! Reads a chat template from a model's files.
 
 use serde_json::Value;
 
@@ -10,41 +10,41 @@ use crate::limits::{TEMPLATE_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX};
 pub struct Source {
     /// The template; `None`: the model has none.
     pub(super) text: Option<String>,
-    /// Another one of the same file for chats with tools, where there is one.
+    /// Another template of the same file for chats with tools, if there is one.
     pub(super) with_tools: Option<String>,
     /// `bos_token`, `eos_token` and others, with the text of each.
     pub(super) tokens: Vec<(String, String)>,
-    /// It says itself which tokens were added: nothing else is asked for them.
+    /// Whether `tokenizer_config.json` names the added tokens itself, so that no other file is read for them.
     names_added: bool,
-    /// What was found out about it.
+    /// What was found out about the template.
     pub(super) known: Known,
 }
 
 /// Why a model's files give no template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is no JSON.
+    /// `tokenizer_config.json` is no JSON.
     #[error("tokenizer_config.json cannot be read: {0}")]
     Syntax(String),
-    /// Nor is this.
+    /// `special_tokens_map.json` is no JSON.
     #[error("special_tokens_map.json cannot be read: {0}")]
     Tokens(String),
-    /// It is no text.
+    /// `chat_template.jinja` is not UTF-8.
     #[error("chat_template.jinja is not UTF-8")]
     Encoding,
-    /// Of more bytes than are read.
+    /// A file has more bytes than are read.
     #[error("{file} has {bytes} bytes; at most {most} are read")]
     Long {
         /// Which file.
         file: &'static str,
-        /// Its bytes.
+        /// How many bytes it has.
         bytes: usize,
-        /// What is read.
+        /// How many are read at most.
         most: usize,
     },
 }
 
-/// Of `tokenizer_config.json` and `chat_template.jinja`, each if there is one. The second's template wins, as in
+/// Reads `tokenizer_config.json` and `chat_template.jinja`, each if there is one. The second's template wins, as in
 /// Transformers.
 pub fn read(tokenizer_config: Option<&[u8]>, jinja: Option<&[u8]>) -> Result<Source, Unreadable> {
     let mut source = Source::default();
@@ -71,22 +71,22 @@ fn bounded(file: &'static str, bytes: &[u8], most: usize) -> Result<(), Unreadab
     if bytes.len() > most { Err(Unreadable::Long { file, bytes: bytes.len(), most }) } else { Ok(()) }
 }
 
-/// The template itself, or of a list of named ones that which serves chats without tools.
+/// Returns the template itself, or from a list of named ones the one for chats without tools.
 fn template(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| named(value, "default"))
 }
 
-/// The one of this name in a list.
+/// Returns the template of this name in a list.
 fn named<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.as_array()?.iter().find(|named| named["name"] == name)?["template"].as_str()
 }
 
 impl Source {
-    /// With the tokens of `special_tokens_map.json`, which wins over a `tokenizer_config.json` that names no added
+    /// Adds the tokens of `special_tokens_map.json`, which wins over a `tokenizer_config.json` that names no added
     /// tokens, as in Transformers.
     ///
     /// # Errors
-    /// It is no JSON, or long.
+    /// When it is no JSON, or too long.
     pub fn with_tokens(mut self, special_tokens_map: &[u8]) -> Result<Source, Unreadable> {
         if self.names_added {
             return Ok(self);
@@ -101,12 +101,12 @@ impl Source {
         Ok(self)
     }
 
-    /// Whether chats without tools are written by this template.
+    /// Whether this is the template for chats without tools.
     pub fn is(&self, template: &str) -> bool {
         self.text.as_deref() == Some(template)
     }
 
-    /// The template of chats with tools, or without.
+    /// Returns the template for chats with tools, or without.
     pub(super) fn text(&self, has_tools: bool) -> Option<&str> {
         self.with_tools.as_deref().filter(|_| has_tools).or(self.text.as_deref())
     }

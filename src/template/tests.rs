@@ -1,4 +1,4 @@
-//! Whatever chat there is: where a form says something, the template writes that.
+//! For any chat, whatever a form writes, the template writes, too.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ const TEMPLATES: [&str; 6] = [
 ];
 const TOOLS: &[u8] = br#"[{"type":"function","function":{"name":"f","description":"It's \"a\"","parameters":{"type":"object","properties":{"a":{"type":"string","enum":[1,null,true,0.5]}}}}}]"#;
 
-/// A template with what is made of it, without tools and with.
+/// A template with its forms, without tools and with.
 struct Made {
     with: bool,
     reference: Reference,
@@ -87,7 +87,7 @@ fn message() -> impl Strategy<Value = Message> {
     })
 }
 
-/// Most are like those of agents: answers behind calls, users and assistants in turn.
+/// Most chats are like those of agents: answers after calls, users and assistants in turn.
 fn chat() -> impl Strategy<Value = Vec<Message>> {
     let free = prop::collection::vec(message(), 1..8);
     let user = (content(), any::<bool>());
@@ -130,7 +130,7 @@ fn forms_say_nothing_that_the_template_does_not_write() {
     outcome.expect("each is right");
 }
 
-/// Templates that nobody has written.
+/// Random templates.
 fn pieces() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "{% for m in messages %}",
@@ -170,7 +170,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "{% break %}",
     ]);
     let pieces = move |most: usize| prop::collection::vec(pieces.clone(), 0..most).prop_map(|pieces| pieces.concat());
-    // Of pieces alone few are templates that write contents.
+    // Random pieces alone seldom make templates that write contents.
     let around = (pieces(2), pieces(3), pieces(2)).prop_map(|(before, between, behind)| {
         format!(
             "{before}{{% for m in messages %}}[{{{{ m.role }}}}]{between}{{{{ m.content }}}}{behind};{{% endfor %}}"

@@ -1,12 +1,12 @@
-//! The tools of a body as its engine hands them to the template.
+//! The tools of a body as its engine gives them to the template.
 
 use super::Why;
 use super::json::{self, Json};
 use crate::limits::TEMPLATE_TOOLS_BYTES_MAX;
 
-/// The value of `tools`, in the form that vLLM brings it to: an entry has `type` and `function`, that has `name`,
-/// `description`, `parameters` and, where it says anything, `strict`. Other keys are left out by some engines and
-/// handed on by others, so that nothing is known of a set with one.
+/// Reads the value of `tools`, into the form that vLLM gives it: an entry has `type` and `function`; that has `name`,
+/// `description`, `parameters` and, if it is not null, `strict`. Other keys are dropped by some engines and passed on
+/// by others, so that a set with one is refused.
 pub(super) fn read(tools: &[u8]) -> Result<Json, Why> {
     normal(tools).map_err(|why| Why::Tools(why.to_owned()))
 }
@@ -43,7 +43,7 @@ fn tool(tool: Json) -> Result<Json, &'static str> {
     Ok(dict(vec![("type", Json::Text("function".into())), ("function", dict(function))]))
 }
 
-/// The values of these keys in a dictionary that has no others.
+/// Returns the values of these keys in a dictionary that has no others.
 fn fields<const N: usize>(value: Json, names: [&str; N]) -> Result<[Option<Json>; N], &'static str> {
     let Json::Dict(pairs) = value else { return Err("are not all functions") };
     let mut values = [const { None }; N];
@@ -60,11 +60,11 @@ fn dict(pairs: Vec<(&str, Json)>) -> Json {
     Json::Dict(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// What dictionaries have in Python: `tool.items` is none of a tool's keys there.
+/// Methods of Python's dictionaries: `tool.items` is the method there, and not a key of the tool.
 const METHODS: &[&str] =
     &["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
-/// Whether a template takes by its name, and not as a call, what a key of these tools is called, too.
+/// Whether a template has such a name as a field, and not as a call, that a key of these tools has, too.
 pub(super) fn shadows(template: &str, tools: &Json) -> bool {
     METHODS.iter().any(|method| has_field(template, method) && has_key(tools, method))
 }
@@ -86,10 +86,10 @@ fn has_key(value: &Json, name: &str) -> bool {
     }
 }
 
-/// Most names of a set with which calls are tried.
+/// Most tools of a set whose names are tried in calls.
 const NAMES: usize = 8;
 
-/// Names of functions and of what they take, which templates may look for; not all of a long set.
+/// Returns names of functions, which templates may look for; of a long set only some.
 pub(super) fn names(tools: &Json) -> Vec<String> {
     let mut names = Vec::new();
     let Json::List(tools) = tools else { return names };

@@ -1,4 +1,4 @@
-//! The texts around contents, as chats of marked contents show them.
+//! Finds the texts around contents, by chats with marked contents.
 
 use super::reference::Reference;
 use super::{LeftOut, Message, Why, said};
@@ -8,13 +8,13 @@ use crate::scan::{Calls, Chat, Place, Turn};
 pub(super) struct Draft {
     pub(super) chat: Chat,
     pub(super) left_out: Vec<LeftOut>,
-    /// The roles that a chat of this template may have, whether they are turns or not.
+    /// The roles that a chat of this template may have, with or without a turn.
     pub(super) roles: Vec<&'static str>,
-    /// Names of the tools that are given, and of what these take.
+    /// Names of the tools that the template gets.
     pub(super) tools: Vec<String>,
 }
 
-/// What stands before a role's content and behind it.
+/// The texts before and after a role's content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around {
     pub(super) before: String,
@@ -50,7 +50,7 @@ impl Draft {
         draft.chat.start = shared.into_bytes().into();
         draft.chat.generation = probe.generation(&known[0].1.after)?.into_bytes().into();
         draft.chat.turns = known.into_iter().map(|(role, around)| around.turn(role)).collect();
-        // Parts of what a tool says are joined by vLLM itself, others by the template.
+        // Parts of a tool's answer are joined by vLLM itself, those of others by the template.
         let is_other = reference.lists && joint != "\n";
         draft.turn("tool").into_iter().for_each(|tool| tool.lone = is_other);
         draft.chat.joint = joint.into_bytes().into();
@@ -62,7 +62,7 @@ impl Draft {
         let turns = std::mem::take(&mut self.chat.turns).into_vec();
         let (gone, mut turns): (Vec<Turn>, Vec<Turn>) =
             turns.into_iter().partition(|turn| *turn.role == *role.as_bytes());
-        // What was bound to be first changes others where it is not.
+        // A role that had to be first changes other messages if it is not.
         if gone.iter().any(|turn| turn.place == Place::First) {
             turns.push(Turn { role: role.as_bytes().into(), place: Place::Nowhere, ..Turn::default() });
         }
@@ -70,7 +70,7 @@ impl Draft {
         self.left_out.push(LeftOut { role, why });
     }
 
-    /// A role's turn, if it is one.
+    /// Returns a role's turn, if it has one.
     pub(super) fn turn(&mut self, role: &str) -> Option<&mut Turn> {
         self.chat.turns.iter_mut().find(|turn| *turn.role == *role.as_bytes() && turn.place != Place::Nowhere)
     }
@@ -87,7 +87,8 @@ impl Around {
 pub(super) struct Probe<'a>(pub(super) &'a Reference);
 
 impl Probe<'_> {
-    /// The texts before, between and behind contents of these roles; `None`: refused, or contents are not as they were.
+    /// Returns the texts before, between and after contents of these roles; `None`: the chat is refused, or contents
+    /// are changed.
     fn texts(&self, roles: &[&str]) -> Result<Option<Vec<String>>, Why> {
         let marks: Vec<String> = (0..roles.len()).map(|place| format!("zq{place}mark")).collect();
         let messages: Vec<Message> = roles.iter().zip(&marks).map(|(role, mark)| said(role, mark)).collect();
@@ -97,7 +98,8 @@ impl Probe<'_> {
         Ok(texts.map(|texts| texts.into_iter().map(str::to_owned).collect()))
     }
 
-    /// What ends and begins a user's turn is told apart by the chat's end, else by its begin.
+    /// Finds the texts around a user's content. The end of one turn and the beginning of the next are told apart by the
+    /// end of a chat, else by its beginning.
     fn user(&self) -> Result<Around, Why> {
         let alone = self.texts(&["user"])?.ok_or_else(no_content)?;
         let (first, after) = (&alone[0], &alone[1]);
@@ -124,7 +126,7 @@ impl Probe<'_> {
         Ok(Around { before, after: after.clone(), ..Around::default() })
     }
 
-    /// What is around a role's content, its calls, and between two of its messages.
+    /// Finds the texts around a role's content and calls, and between two of its messages.
     fn turn(&self, role: &'static str, known: &[(&'static str, Around)]) -> Result<Option<Around>, Why> {
         let find = |name: &str| known.iter().find(|(role, _)| *role == name).map(|(_, around)| around);
         let (user, assistant) = (find("user"), find("assistant"));
@@ -148,7 +150,7 @@ impl Probe<'_> {
         Ok(found)
     }
 
-    /// What is around a role's content, in the first chat that is accepted.
+    /// Finds the texts around a role's content, in the first chat that is accepted.
     fn role(&self, role: &'static str, known: &[(&'static str, Around)]) -> Result<Option<Around>, Why> {
         let ways: [&[&str]; 5] = [
             &["user", role, "user"],
@@ -174,7 +176,8 @@ impl Probe<'_> {
         Ok(None)
     }
 
-    /// What all chats begin with, and a system message. `start`: what those without one begin with.
+    /// Returns the beginning of all chats, and the texts around a system message. `start`: the beginning of chats
+    /// without one.
     fn system(&self, start: &str, known: &[(&'static str, Around)]) -> Result<(String, Option<Around>), Why> {
         let inner = self.role("system", known)?;
         let Some(texts) = self.texts(&["system", "user"])? else {
@@ -184,7 +187,7 @@ impl Probe<'_> {
         };
         let user = known.first().map(|(_, user)| user.before.as_str()).unwrap_or_default();
         let after = texts[1].strip_suffix(user);
-        // With tools the first one often has them, too.
+        // With tools, a system message at the beginning often has these in it, too.
         if let Some(inner) = inner.filter(|inner| after == Some(&inner.after))
             && let Some(shared) = texts[0].strip_suffix(&inner.before).filter(|shared| start.starts_with(shared))
         {
@@ -196,12 +199,12 @@ impl Probe<'_> {
         Ok((shared.to_owned(), around))
     }
 
-    /// What is behind a chat where an answer is asked for. `after`: behind a user's content.
+    /// Returns the text at the end of a chat if an answer is asked for. `after`: the text after a user's content.
     fn generation(&self, after: &str) -> Result<String, Why> {
         let rendered = self.0.render(&[said("user", "zq0mark")], true)?;
         let behind = rendered.text().and_then(|text| between(text, &["zq0mark"])).map(|texts| texts[1]);
         let added = behind.and_then(|behind| behind.strip_prefix(after));
-        let otherwise = || Why::Otherwise("writes a chat otherwise where an answer is asked for".into());
+        let otherwise = || Why::Otherwise("writes a chat in another way if an answer is asked for".into());
         added.map(str::to_owned).ok_or_else(otherwise)
     }
 }
@@ -210,7 +213,7 @@ fn no_content() -> Why {
     Why::Otherwise("does not write a user's content once, as it is".into())
 }
 
-/// What is before, between and behind marks, each of which occurs once, in their order.
+/// Returns the texts before, between and after marks, each of which occurs once, in this order; `None` if they do not.
 pub(super) fn between<'a>(text: &'a str, marks: &[&str]) -> Option<Vec<&'a str>> {
     let mut texts = Vec::with_capacity(marks.len() + 1);
     let mut rest = text;

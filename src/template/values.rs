@@ -1,5 +1,5 @@
-//! Values of bodies as templates see them: dictionaries and lists of Python. One that a template writes as it is,
-//! `{{ tool }}`, would come out as Python's `repr` has it; that is not known, and is said.
+//! Values of bodies as templates see them: Python's dictionaries and lists. If a template writes one directly, `{{ tool
+//! }}`, Python would write its `repr`; that is not known here, and is noted as unclear.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use minijinja::{Error, ErrorKind, Value};
 use super::json::{Json, Style, decimal};
 use crate::limits::TEMPLATE_JSON_DEPTH_MAX;
 
-/// Whether a template asked for what is not known here.
+/// Notes whether a template asked for something that is not known here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unclear(Arc<AtomicBool>);
 
@@ -21,7 +21,7 @@ impl Unclear {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was said since it was last asked.
+    /// Whether [`Unclear::say`] was called since the last call of this.
     pub(super) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
@@ -31,15 +31,15 @@ impl Unclear {
 #[derive(Debug)]
 struct Given {
     json: Json,
-    /// Of a dictionary, by key.
+    /// The place of each key of a dictionary.
     places: HashMap<String, usize>,
     values: Vec<Value>,
-    /// Texts of it that were asked for.
+    /// JSON texts of it that were asked for, by style.
     texts: Mutex<Vec<(Style, Value)>>,
     unclear: Unclear,
 }
 
-/// What a template gets for this.
+/// Returns what a template gets for this value.
 pub(super) fn value(json: &Json, unclear: &Unclear) -> Value {
     let given = |places, values| {
         Value::from_object(Given {
@@ -90,7 +90,7 @@ impl Object for Given {
     }
 }
 
-/// The filter `tojson` as Transformers has it: `json.dumps` with letters as they are.
+/// The filter `tojson` as in Transformers: `json.dumps` with letters as they are.
 pub(super) fn to_json(value: &Value, options: &Kwargs, unclear: &Unclear) -> Result<Value, Error> {
     let style = match style(options)? {
         Some(style) => style,
@@ -110,7 +110,7 @@ pub(super) fn to_json(value: &Value, options: &Kwargs, unclear: &Unclear) -> Res
     }
     match json(value, 0) {
         Some(json) => Ok(Value::from(text(&json, &style))),
-        // Python refuses what is not there.
+        // Python refuses an undefined value.
         None if value.is_undefined() => Err(Error::new(ErrorKind::BadSerialization, "undefined is not JSON")),
         None => {
             unclear.say();
@@ -125,7 +125,7 @@ fn text(json: &Json, style: &Style) -> String {
     text
 }
 
-/// `None`: one of Python's options that is not known here.
+/// Reads the options of `json.dumps`; `None`: one of them is not known here.
 fn style(options: &Kwargs) -> Result<Option<Style>, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<(String, String)> = match options.get::<Option<Value>>("separators")? {
@@ -150,7 +150,7 @@ fn style(options: &Kwargs) -> Result<Option<Style>, Error> {
     Ok(Some(Style { indent, comma, colon }))
 }
 
-/// A value that a template has made; `None`: it may be something else in Python.
+/// Converts a value that a template has made; `None`: Python may make it differently.
 fn json(value: &Value, depth: usize) -> Option<Json> {
     if let Some(given) = value.downcast_object_ref::<Given>() {
         return Some(given.json.clone());

@@ -1,5 +1,5 @@
-//! What stands around a tokenizer's model: normalizer, pre-tokenizer, post-processor. Each either keeps a text's bytes,
-//! or the tokenizer is refused: text made of its tokens would not be the text that they were made of.
+//! The steps around a tokenizer's model: normalizer, pre-tokenizer, post-processor. If a step does not keep a text's
+//! bytes, the tokenizer is refused: the text of its tokens would differ from the text that they were made from.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use super::{Lead, Unreadable};
 /// How tokens spell bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// A letter for each byte, as GPT-2 has it.
+    /// A letter for each byte, as in GPT-2.
     Letters,
-    /// As they are, `▁` for a space.
+    /// As they are, with `▁` for a space.
     Pieces,
 }
 
-/// What a tokenizer does before and behind its model.
+/// What a tokenizer does before and after its model.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) spelling: Spelling,
@@ -22,10 +22,10 @@ pub(super) struct Layout {
     pub(super) begins: Vec<u32>,
 }
 
-/// What stands for a space in pieces.
+/// The letter for a space in pieces.
 pub(super) const SPACE: &str = "▁";
 
-/// The four sections, as the file has them.
+/// The four sections of the file.
 pub(super) struct Sections<'a> {
     pub(super) normalizer: &'a Value,
     pub(super) pre_tokenizer: &'a Value,
@@ -55,10 +55,11 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Whether it writes spaces as [`SPACE`].
+    /// Reads one step; true if it writes spaces as [`SPACE`].
     fn normalizer(&mut self, step: &Value) -> Result<bool, Unreadable> {
         match kind(step) {
-            // Most text is composed already; of what is not, tokens are of other bytes, and nothing behind it is found.
+            // Most text is composed already. The tokens of other text have other bytes, and nothing after that text is
+            // found.
             "NFC" => Ok(false),
             "ByteLevel" => {
                 self.spelling = Spelling::Letters;
@@ -78,7 +79,7 @@ impl Layout {
             "ByteLevel" => {
                 self.spelling = Spelling::Letters;
                 if step["add_prefix_space"] == true {
-                    // Behind a step that cuts words, each of them would get a space.
+                    // After a step that cuts out words, each word would get a space.
                     if place > 0 {
                         return Err(loses("pre-tokenizer", "ByteLevel behind others with add_prefix_space"));
                     }
@@ -96,7 +97,7 @@ impl Layout {
                 Ok(true)
             }
             "Split" | "Punctuation" if step["behavior"] != "Removed" => Ok(false),
-            // What matches is kept then, and that is everything.
+            // With `invert` what matches is kept, and the expression matches everything.
             "Split" if step["invert"] == true && step["pattern"]["Regex"].as_str().is_some_and(matches_all) => {
                 Ok(false)
             }
@@ -105,8 +106,8 @@ impl Layout {
         }
     }
 
-    /// What it puts before the one text of a prompt. `add_bos_token` of `tokenizer_config.json` says nothing of that:
-    /// Transformers drops it, from its fifth version on, where there is a `tokenizer.json`.
+    /// Reads which tokens it puts before a single text. `add_bos_token` of `tokenizer_config.json` does not count:
+    /// Transformers ignores it, from version 5 on, if there is a `tokenizer.json`.
     fn post_processor(&mut self, step: &Value) {
         match kind(step) {
             "TemplateProcessing" => {
@@ -123,13 +124,13 @@ impl Layout {
     }
 }
 
-/// Whether an expression has a way for each letter of a text, as GPT-2's and those after it have: for letters, for
-/// numbers, for what is neither, and at last for white space.
+/// Whether an expression matches every letter of a text, as GPT-2's and its successors' do: it has alternatives for
+/// letters, for numbers, for what is neither, and last for white space.
 fn matches_all(regex: &str) -> bool {
     ["\\p{L}+", "\\p{N}", "[^\\s\\p{L}\\p{N}]+"].iter().all(|way| regex.contains(way)) && regex.ends_with("|\\s+")
 }
 
-/// A section's steps: it is one, or a sequence of them, and sequences may be of sequences.
+/// Returns a section's steps: it is one step, or a sequence of steps or sequences.
 fn steps<'a>(section: &'a Value, list: &str) -> Vec<&'a Value> {
     match (section, section[list].as_array()) {
         (Value::Null, _) => Vec::new(),

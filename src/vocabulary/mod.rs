@@ -1,6 +1,6 @@
-//! The text of tokens: what a model's tokenizer makes of bytes, backwards. No text is cut into tokens here.
+//! The text of tokens, the reverse of what a model's tokenizer does. No text is cut into tokens here.
 //!
-//! [`read`](Vocabulary::read) takes it from a model's `tokenizer.json`, a [`Run`] makes text of tokens.
+//! [`read`](Vocabulary::read) reads a model's `tokenizer.json`, a [`Run`] turns tokens into text.
 
 mod layout;
 mod read;
@@ -13,11 +13,11 @@ pub use run::Run;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vocabulary {
     bytes: Box<[u8]>,
-    /// Where each token's bytes end; they begin where those of the one before end.
+    /// Where each token's bytes end; they begin where those of the id before end.
     ends: Box<[u32]>,
-    /// Ids that are cut out of a text before all others, such as `<|im_start|>`; sorted.
+    /// Ids of special tokens, which are cut out of a text before all others, such as `<|im_start|>`; sorted.
     special: Box<[u32]>,
-    /// Whether a space that was not there comes before a text.
+    /// Where the tokenizer puts a space that the text does not have.
     lead: Lead,
     /// What the tokenizer puts before a prompt that is no chat.
     begins: Box<[u32]>,
@@ -31,12 +31,12 @@ pub enum Lead {
     Nowhere,
     /// Before the text.
     First,
-    /// Before the text, and behind each special token.
+    /// Before the text, and after each special token.
     BehindSpecial,
 }
 
 impl Vocabulary {
-    /// Of these tokens, in the order of their ids; `None`: nobody has the id. `special`: sorted.
+    /// Makes a vocabulary of these tokens, in the order of their ids; `None`: no token has the id. `special`: sorted.
     pub fn new(tokens: &[Option<&[u8]>], special: &[u32], lead: Lead, begins: &[u32]) -> Vocabulary {
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(tokens.len());
@@ -48,7 +48,7 @@ impl Vocabulary {
         Vocabulary { bytes, ends, special: special.into(), lead, begins: begins.into() }
     }
 
-    /// The bytes of a token; `None`: it stands for none, or nobody has the id.
+    /// Returns the bytes of a token; `None` if it stands for none, or if no token has the id.
     #[inline]
     pub fn text(&self, id: u32) -> Option<&[u8]> {
         let end = *self.ends.get(id as usize)? as usize;
@@ -56,12 +56,12 @@ impl Vocabulary {
         self.bytes.get(begin..end).filter(|text| !text.is_empty())
     }
 
-    /// Whether it is cut out of a text before all others.
+    /// Whether it is a special token.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.binary_search(&id).is_ok()
     }
 
-    /// Where there is a space that the text does not have.
+    /// Where the tokenizer puts a space that the text does not have.
     pub fn lead(&self) -> Lead {
         self.lead
     }
@@ -71,12 +71,12 @@ impl Vocabulary {
         &self.begins
     }
 
-    /// How many ids there are, without a text or with one.
+    /// Returns how many ids there are, with or without a text.
     pub fn ids(&self) -> u32 {
         self.ends.len() as u32
     }
 
-    /// The ids that are cut out of a text before all others; sorted.
+    /// The ids of special tokens, sorted.
     pub fn special(&self) -> &[u32] {
         &self.special
     }

@@ -1,4 +1,4 @@
-//! `tokenizer.json`, as Hugging Face's tokenizers write it.
+//! Reads `tokenizer.json`, as Hugging Face's tokenizers write it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,31 +10,31 @@ use super::Vocabulary;
 use super::layout::{Layout, SPACE, Sections, Spelling};
 use crate::limits::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, TOKENIZER_BYTES_MAX};
 
-/// Why tokens of a tokenizer do not become text. A model is routed approximately where that [is of its
-/// kind](Unreadable::is_of_its_kind).
+/// Why the tokens of a tokenizer cannot be turned into text. A model is routed approximately if its tokenizer [is of
+/// such a kind](Unreadable::is_of_its_kind).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is no such file.
+    /// The file is no tokenizer.
     #[error("tokenizer.json cannot be read: {0}")]
     Syntax(String),
-    /// Of more bytes than are read.
+    /// The file has more bytes than are read.
     #[error("tokenizer.json has {0} bytes; at most {TOKENIZER_BYTES_MAX} are read")]
     Long(usize),
-    /// An id that no tokenizer has.
+    /// An id is too large.
     #[error("the tokenizer has a token {0}; ids up to {TOKEN_ID_MAX} are read")]
     Id(u64),
-    /// Two tokens of one id.
+    /// Two tokens have one id.
     #[error("the tokenizer has two tokens {0}")]
     Twice(u32),
-    /// A token of more bytes than any has.
+    /// A token has too many bytes.
     #[error("token {0} has more than {TOKEN_BYTES_MAX} bytes")]
     Token(u32),
-    /// Another kind of model.
+    /// Its model is of another kind.
     #[error(
         "its model is of the type {0}: its tokens do not keep a text's bytes, so they cannot be compared with a request"
     )]
     Model(String),
-    /// A step that changes the text.
+    /// A step changes the text.
     #[error("its {section} {step} changes a text's bytes, so that tokens cannot be compared with a request")]
     Loses {
         /// Which of the file's sections.
@@ -42,13 +42,13 @@ pub enum Unreadable {
         /// The step's type.
         step: String,
     },
-    /// Neither spelling is known of it.
+    /// Nothing shows how its tokens spell bytes.
     #[error("it says neither ByteLevel nor Metaspace: how its tokens spell spaces is not known")]
     Spelling,
-    /// Words marked otherwise than by a space.
+    /// It marks parts of words otherwise than by a space.
     #[error("it marks the parts of words with {0:?}, so that tokens cannot be compared with a request")]
     Affix(String),
-    /// A token that takes the text next to it with it.
+    /// A token takes the white space next to it.
     #[error(
         "its token {0:?} takes the white space next to it with it, so that tokens cannot be compared with a request"
     )]
@@ -56,7 +56,7 @@ pub enum Unreadable {
 }
 
 impl Unreadable {
-    /// Whether the file is as it should be, of a kind that is not followed.
+    /// Whether the file is well-formed, and its tokenizer only of a kind that is not supported.
     pub fn is_of_its_kind(&self) -> bool {
         use Unreadable::{Affix, Id, Long, Loses, Model, Spelling, Swallows, Syntax, Token, Twice};
         match self {
@@ -67,7 +67,7 @@ impl Unreadable {
 }
 
 impl Vocabulary {
-    /// Of a model's `tokenizer.json`.
+    /// Reads a model's `tokenizer.json`.
     pub fn read(tokenizer_json: &[u8]) -> Result<Vocabulary, Unreadable> {
         if tokenizer_json.len() > TOKENIZER_BYTES_MAX {
             return Err(Unreadable::Long(tokenizer_json.len()));
@@ -95,11 +95,11 @@ impl Vocabulary {
             if token.lstrip || token.rstrip {
                 return Err(Unreadable::Swallows(token.content.chars().take(64).collect()));
             }
-            // Gemma lists runs of spaces, which are pieces of its model as well: what becomes of spaces is that token.
-            // Texts that templates write have the letter itself.
+            // Gemma lists runs of spaces, which are pieces of its model as well: the tokenizer turns spaces into that
+            // token. Texts that templates write have the letter itself.
             let spaces = layout.spelling == Spelling::Pieces && !token.special;
             let text = if spaces { token.content.replace(SPACE, " ") } else { token.content.to_string() };
-            // What a text without its bytes became is that token, too.
+            // The unknown token stands for text whose bytes are lost, also if it is an added token.
             if !file.model.is_lossy_unknown(&token.content, token.id) {
                 table.put(token.id, Some(text.into_bytes()))?;
             }
@@ -157,7 +157,7 @@ struct Model<'a> {
 
 impl Model<'_> {
     fn check(&self) -> Result<(), Unreadable> {
-        // Older files do not say the type.
+        // Older files do not name the type.
         let kind = self.kind.as_deref().unwrap_or(if self.merges.is_some() { "BPE" } else { "without a name" });
         if !matches!(kind, "BPE" | "Unigram") {
             return Err(Unreadable::Model(kind.chars().take(64).collect()));
@@ -169,7 +169,7 @@ impl Model<'_> {
         }
     }
 
-    /// The bytes of a piece; `None`: it stands for any that no other token has.
+    /// Returns the bytes of a piece; `None` if it stands for any text that no other token has.
     fn piece(&self, piece: &str, id: u64) -> Option<Vec<u8>> {
         if self.is_lossy_unknown(piece, id) {
             return None;
@@ -186,10 +186,10 @@ impl Model<'_> {
     }
 }
 
-/// Pieces and ids: an object of them, or a list of pieces with their scores, of which each one's place is its id.
+/// Pieces and ids: an object that maps pieces to ids, or a list of pieces with scores, where a piece's place is its id.
 struct Pieces<'a>(Vec<(Cow<'a, str>, u64)>);
 
-/// A string that is copied only where it has escapes.
+/// A string that is copied only if it has escapes.
 #[derive(serde::Deserialize)]
 struct Piece<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -225,16 +225,16 @@ impl<'de> Visitor<'de> for PiecesVisitor {
     }
 }
 
-/// Bytes by id.
+/// Tokens' bytes by id.
 #[derive(Default)]
 struct Table {
     bytes: Vec<u8>,
-    /// Where in them, from and to.
+    /// By id: where its bytes begin and end.
     spans: Vec<Option<(u32, u32)>>,
 }
 
 impl Table {
-    /// Whether the id had some already.
+    /// Sets the bytes of an id; true if it had some already.
     fn put(&mut self, id: u64, bytes: Option<Vec<u8>>) -> Result<bool, Unreadable> {
         if id > TOKEN_ID_MAX {
             return Err(Unreadable::Id(id));
@@ -257,13 +257,14 @@ impl Table {
     }
 }
 
-/// The bytes that GPT-2's letters stand for; a token of other letters is written as it is.
+/// Returns the bytes that a token's GPT-2 letters stand for; a token with other letters is taken as it is.
 fn letters(piece: &str) -> Option<Vec<u8>> {
     let bytes: Option<Vec<u8>> = piece.chars().map(byte).collect();
     Some(bytes.unwrap_or_else(|| piece.as_bytes().into()))
 }
 
-/// Printable bytes of Latin-1 are their own letters; the other 68 are those from U+0100 on, in their order.
+/// Returns the byte that a letter stands for. Printable bytes of Latin-1 are their own letters; the other 68 have the
+/// letters from U+0100 on, in their order.
 fn byte(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
@@ -280,7 +281,7 @@ mod tests {
 
     #[test]
     fn letters_are_those_of_gpt_2() {
-        // As its `bytes_to_unicode` makes them.
+        // As GPT-2's `bytes_to_unicode` makes them.
         let own = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
         let mut next = 0x100;
         for expected in 0..=255u32 {

@@ -1,26 +1,26 @@
-//! Runs of token ids as text, without the spaces that the tokenizer itself has put there.
+//! Turns runs of token ids into text, without the spaces that the tokenizer itself has put there.
 
 use super::{Lead, Vocabulary};
 
-/// How far a run of tokens is: whether a space that comes next is one that the tokenizer has put there, which is no
-/// part of the text. Copied where two prompts part.
+/// The state of reading a run of tokens: whether a space that comes next is the tokenizer's, and so no part of the
+/// text. It is copied where two prompts part.
 ///
-/// The one rule for both sides: what a request says in token ids is read by it, and what an engine says that it holds.
-/// Were they to read one token otherwise, nothing behind it would be found. A tokenizer that puts a space only where
-/// none is writes `x` and ` x` alike: both are taken for `x`.
+/// Both sides go by this one rule: token ids of a request, and those that an engine says it holds. If they read one
+/// token differently, nothing after it would be found. A tokenizer that puts a space only if there is none writes `x`
+/// and ` x` alike: both are taken for `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     leads: bool,
 }
 
 impl Run {
-    /// Of which nothing is there yet.
+    /// Makes the state before the first token.
     #[inline]
     pub fn begin(vocabulary: &Vocabulary) -> Run {
         Run { leads: vocabulary.lead() != Lead::Nowhere }
     }
 
-    /// One that is as far as [`Run::leads`] says.
+    /// Makes the state of which [`Run::leads`] says this.
     pub fn at(leads: bool) -> Run {
         Run { leads }
     }
@@ -30,7 +30,7 @@ impl Run {
         self.leads
     }
 
-    /// The bytes that the next token adds; `None`: nobody has the id, or it stands for no text.
+    /// Returns the bytes that the next token adds; `None` if no token has the id, or if it stands for no text.
     #[inline]
     pub fn text<'v>(&mut self, vocabulary: &'v Vocabulary, id: u32) -> Option<&'v [u8]> {
         let text = vocabulary.text(id)?;
@@ -39,7 +39,7 @@ impl Run {
             return Some(text);
         }
         if vocabulary.is_special(id) {
-            // What the tokenizer itself puts before a text does not part the text from its begin.
+            // After the tokens that the tokenizer itself puts before a text, the text still begins.
             self.leads = lead == Lead::BehindSpecial || self.leads && vocabulary.begins().contains(&id);
             return Some(text);
         }
@@ -52,7 +52,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// Of `<s>` (a prompt's begin), `</s>`, ` `, ` a`, `b` and an id without a token.
+    /// Makes a vocabulary of `<s>` (which begins a prompt), `</s>`, ` `, ` a`, `b` and an id without a token.
     fn vocabulary(lead: Lead) -> Vocabulary {
         let tokens: [Option<&[u8]>; 6] = [Some(b"<s>"), Some(b"</s>"), Some(b" "), Some(b" a"), Some(b"b"), None];
         Vocabulary::new(&tokens, &[0, 1], lead, &[0])

@@ -1,4 +1,4 @@
-//! What a ready socket has: connections, bytes, room, or its end.
+//! Visits ready sockets: takes connections and bytes, and notices room or an end.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Epoll {
             // A connect fails once: the error is taken, and a second look would find none.
             Kind::Connecting if socket.over => return None,
             Kind::Connecting => {
-                // What came with the connection is announced once only.
+                // Bytes that came with the connection are announced only once.
                 if socket.readable {
                     Self::enqueue(&mut self.ready, id, socket);
                 }
@@ -31,7 +31,7 @@ impl Epoll {
             Kind::Stream => {}
         }
         if std::mem::take(&mut socket.full_owed) {
-            // There may be room again since, which is announced once.
+            // There may be room again by now, which is announced only once.
             if socket.breakage.broken || socket.writable {
                 Self::enqueue(&mut self.ready, id, socket);
             }
@@ -80,12 +80,13 @@ impl Epoll {
                 }
             }
         }
-        // Many died in a row, and those behind them are not announced again.
+        // Many connections died in a row, and those after them are not announced again.
         Self::enqueue(&mut self.ready, id, listener);
         None
     }
 
-    /// Tries listeners again that gave none, once it is time; how long to sleep at most until then.
+    /// Tries again, once it is time, the listeners that gave no connection; returns how long to sleep at most until
+    /// then.
     pub(super) fn try_again(&mut self) -> Duration {
         if self.not_now.is_empty() {
             return Duration::MAX;
@@ -110,7 +111,7 @@ impl Epoll {
                 if socket.breakage.reset {
                     return socket.breakage.tell(Fault::Failed, socket.tag);
                 }
-                // It broke behind its FIN before either was looked at: the end first, the fault in the next turn.
+                // It broke after its FIN, before either was seen: the end is told first, the fault in the next turn.
                 if socket.breakage.broken {
                     Self::enqueue(&mut self.ready, id, socket);
                 }

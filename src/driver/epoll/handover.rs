@@ -1,4 +1,4 @@
-//! Connections from and to other shards' epoll.
+//! Hands connections to other shards' drivers, and takes theirs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use super::{Epoll, SocketId, Tag};
 use crate::driver::HandOver;
 
 impl HandOver for Epoll {
-    /// Edge-triggered, each ring is announced anew: nothing has to be read from it.
+    /// Each ring is announced anew, as the wait is edge-triggered: the bell need not be read.
     fn hear(&mut self, bell: OwnedFd) -> io::Result<()> {
         self.register(bell, Tag(0), Kind::Bell).map(|_| ())
     }

@@ -15,7 +15,7 @@ impl Epoll {
         socket.splice.is_some()
     }
 
-    /// Moves what a readable connection has.
+    /// Moves the bytes that a readable connection has.
     pub(super) fn splice_on(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id).filter(|socket| socket.readable)?;
         let tag = socket.tag;
@@ -25,7 +25,7 @@ impl Epoll {
             self.pipes.end(*splice);
             return None;
         };
-        // Once there is room this connection is resumed.
+        // If the reader is full, this connection is resumed once there is room.
         let (moved, stop) = if reader.starved { (0, Stop::Full) } else { splice.step(&from.fd, &reader.fd) };
         if stop == Stop::Done {
             self.pipes.end(*splice);
@@ -35,7 +35,7 @@ impl Epoll {
         self.note_stop(id, to, moved, stop).or((moved > 0).then_some(Completion::Spliced(tag, moved)))
     }
 
-    /// What follows from the end of a visit: the end of the connection itself only if no bytes are to be told of.
+    /// Acts on why a visit ended. The connection's own end is told only if no bytes are to be told of first.
     fn note_stop(&mut self, id: SocketId, to: SocketId, moved: u64, stop: Stop) -> Option<Completion> {
         if let (Stop::Full | Stop::LostReader(_), Some(reader)) = (stop, self.sockets.get_mut(to)) {
             reader.full_owed |= !reader.starved;
@@ -53,7 +53,7 @@ impl Epoll {
             Stop::Done | Stop::Visited | Stop::Ended => {}
         }
         if moved == 0 && matches!(stop, Stop::Ended | Stop::Failed(_)) {
-            // The splice is over with the connection; the end is told as it is of any.
+            // The splice ends with the connection, whose end is told as any other.
             let splice = socket.splice.take()?;
             self.pipes.end(*splice);
             return self.receive(id);

@@ -1,4 +1,4 @@
-//! What the epoll backend keeps of one socket, and how it sends.
+//! What the epoll backend keeps for each socket, and how it sends a backlog.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use crate::driver::{Completion, Tag};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
-    /// Rung by other shards.
+    /// The eventfd that other shards ring.
     Bell,
     /// Accepted, not adopted yet.
     Fresh,
@@ -25,7 +25,7 @@ pub(super) struct Socket {
     pub(super) fd: OwnedFd,
     pub(super) tag: Tag,
     pub(super) kind: Kind,
-    /// Stands in `ready`.
+    /// It is in `ready`.
     pub(super) queued: bool,
     /// There may be bytes (or connections) to take.
     pub(super) readable: bool,
@@ -35,15 +35,15 @@ pub(super) struct Socket {
     /// The connection's end was told to the shard: nothing more comes from it.
     pub(super) over: bool,
     pub(super) breakage: Breakage,
-    /// The kernel took less than it was given; `Drained` is owed.
+    /// The kernel took fewer bytes than it was given; `Drained` is owed.
     pub(super) starved: bool,
-    /// There may be room again since.
+    /// There may be room again by now.
     pub(super) writable: bool,
     pub(super) finish: bool,
     pub(super) backlog: Option<Box<Backlog>>,
-    /// A splice found it full; that is to be told.
+    /// A splice found it full, of which the shard is still to be told.
     pub(super) full_owed: bool,
-    /// What is received goes there.
+    /// Where its bytes go inside the kernel.
     pub(super) splice: Option<Box<Splice>>,
 }
 
@@ -68,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// What became of the connect.
+    /// Returns what became of the connect.
     pub(super) fn connected(&mut self) -> Option<Completion> {
         match rustix::net::sockopt::socket_error(&self.fd) {
             Ok(Ok(())) => {
@@ -82,7 +82,7 @@ impl Socket {
         }
     }
 
-    /// Sends the backlog; true when nothing is left of it. A broken connection shows when it is read.
+    /// Sends the backlog; true if nothing is left of it. A broken connection is noticed when it is read.
     pub(super) fn flush(&mut self) -> bool {
         let flushed = Backlog::flush(&mut self.backlog, &self.fd).inspect_err(|error| self.breakage.note(*error));
         if flushed != Ok(true) {

@@ -1,7 +1,7 @@
-//! Accepting: a poll tells that someone waits, and then they are taken, some a turn.
+//! Accepting: a poll tells that clients wait, and then they are taken, a few a turn.
 //!
-//! An accept of the ring that goes on would take all that wait before anything could stop it: more than there are
-//! places, or descriptors.
+//! A multishot accept of the ring would take all that wait before anything could stop it: more than there are places or
+//! descriptors for.
 
 use std::net::SocketAddr;
 
@@ -10,14 +10,14 @@ use super::{News, Uring};
 use crate::driver::descriptors::Arrival;
 use crate::driver::{Completion, Driver, SocketId, Tag};
 
-/// How often the kernel is asked to end the polls at listeners:
-/// tens of thousands of clients may have been closed before.
+/// How often the kernel is asked to end the polls at listeners: before them it may have to end the operations of tens
+/// of thousands of closed clients.
 const UNWATCH_TRIES: u32 = 4_096;
 
 impl Uring {
-    /// Asks no poll. One that is under way would keep its listener open beyond the close, for a turn in which the
-    /// kernel takes connections that nobody will: so it ends first, as do those of closed connections, whose
-    /// descriptors may be wanted.
+    /// Accepts without a poll. A poll that is under way would keep its listener open beyond the close, for a turn in
+    /// which the kernel takes connections that nobody serves. So polls end first, and so do the operations of closed
+    /// connections, whose descriptors may be needed.
     pub(super) fn accept_now(&mut self) -> Option<(SocketId, SocketAddr)> {
         self.accept_connections(false);
         self.end_now(UNWATCH_TRIES, |uring| {
@@ -33,7 +33,7 @@ impl Uring {
         self.sockets.get(listener).is_some_and(|listener| !listener.under_way.is_empty())
     }
 
-    /// Takes the next connection, unless `most` are taken or none are wanted.
+    /// Takes the next connection, at most `most` in this turn; none if the shard does not accept.
     pub(super) fn accept_next(&mut self, id: SocketId, most: u32) -> Option<Completion> {
         if !self.accepting {
             return None;

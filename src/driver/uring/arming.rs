@@ -1,4 +1,4 @@
-//! Operations that go on: begun, ended, begun again.
+//! Operations that go on: how they are begun, cancelled and begun again.
 
 use std::os::fd::AsFd;
 
@@ -12,14 +12,14 @@ impl Uring {
     pub(super) fn arm(&mut self, id: SocketId) {
         match self.sockets.get(id) {
             Some(socket) if socket.is_receiving() => {}
-            // Paused before it stood.
+            // It was paused before it was connected.
             Some(socket) if socket.paused => self.watch_fault(id),
             Some(socket) if socket.splice.is_some() || socket.breakage.broken || socket.readable => self.visit_soon(id),
             _ => self.arm_ring(id),
         }
     }
 
-    /// It is read from, or spliced, still in this turn.
+    /// Has this socket read from, or spliced, in this turn still.
     fn visit_soon(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
             socket.due = true;
@@ -27,7 +27,7 @@ impl Uring {
         }
     }
 
-    /// It is looked after in the next turn, so that the others have theirs.
+    /// Has this socket visited in the next turn, so that the others get theirs.
     pub(super) fn next_turn(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.get_mut(id).filter(|socket| !socket.due) {
             socket.due = true;
@@ -35,7 +35,7 @@ impl Uring {
         }
     }
 
-    /// As [`Uring::arm`], whatever is known of the socket.
+    /// Begins the operation that waits for a socket's bytes or connections, without a look at its state.
     pub(super) fn arm_ring(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let fd = socket.fd.as_fd();
@@ -60,7 +60,7 @@ impl Uring {
         self.note(outcome);
     }
 
-    /// Has a fault told while nothing is received.
+    /// Watches for a fault while nothing is received.
     pub(super) fn watch_fault(&mut self, id: SocketId) {
         let unwatched = |socket: &&mut Socket| !socket.under_way.has(Purpose::Fault) && !socket.breakage.broken;
         let Some(socket) = self.sockets.get_mut(id).filter(unwatched) else { return };
@@ -85,10 +85,10 @@ impl Uring {
         self.note(outcome);
     }
 
-    /// What goes on in this turn: connections with more to read, receives that found no buffer,
-    /// listeners that gave none.
+    /// Takes up again what was put off to this turn: connections with more to read, receives that found no buffer,
+    /// listeners that gave no connection.
     pub(super) fn arm_again(&mut self) {
-        // Nothing is added meanwhile; its memory is kept.
+        // Nothing is added to `hungry` meanwhile; its memory is kept.
         for place in 0..self.hungry.len() {
             if let Some(id) = self.hungry.get(place).copied()
                 && let Some(socket) = self.live(id)

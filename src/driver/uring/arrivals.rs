@@ -32,7 +32,7 @@ impl Uring {
             Purpose::Fault => self.fault_completed(completed),
             Purpose::Bytes => self.bytes_came(completed.id),
             Purpose::Bell => self.rung(completed.id),
-            // Sends were settled by the enter; a cancel that found nothing came too late.
+            // Sends were settled after the enter; a cancel that completes found nothing and came too late.
             Purpose::Send | Purpose::Cancel => None,
         };
         self.drop_if_over(completed.id);
@@ -82,14 +82,14 @@ impl Uring {
         if last {
             self.arm(id);
         } else if outgrows {
-            // It is read from once this receive has ended.
+            // It is read in large pieces once this receive has ended.
             self.cancel_receive(id);
         }
         self.leased = Some(name);
         Some(Completion::Received(tag, Lease { buffer: name, len }))
     }
 
-    /// The receive ended, the connection did not.
+    /// Begins a receive again that ended though its connection did not.
     fn receive_again(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         if socket.paused {
@@ -97,7 +97,7 @@ impl Uring {
             return self.fault(id);
         }
         if !socket.is_receiving() {
-            // Not before this turn's buffers were given back. A fault until then has no receive to tell of it.
+            // It waits until this turn's buffers were given back. Meanwhile no receive would tell of a fault.
             self.next_turn(id);
             self.watch_fault(id);
         }
@@ -160,19 +160,19 @@ impl Uring {
     fn fault_completed(&mut self, completed: Completed) -> Option<Completion> {
         let id = completed.id;
         let socket = self.sockets.get_mut(id)?;
-        // An end alone is what FINs make, and it has other messengers.
+        // Without an error it is only a FIN, of which a receive or a read tells.
         if let Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket.fd) {
             socket.breakage.note(error);
             return self.fault(id);
         }
-        // It found the completion queue full.
+        // The poll ended because it found the completion queue full.
         if !completed.more && socket.kind == Kind::Stream {
             self.watch_fault(id);
         }
         None
     }
 
-    /// Tells of a broken connection where no receive does.
+    /// Tells of a broken connection if no receive will.
     pub(super) fn fault(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.live(id).filter(|socket| socket.kind == Kind::Stream && socket.breakage.broken)?;
         if socket.over && socket.parked.is_none() {

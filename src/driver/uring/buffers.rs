@@ -1,9 +1,9 @@
-//! Receive buffers: small ones that the kernel chooses from and gives back filled, and a few large ones for what is
-//! read without the ring.
+//! Receive buffers: small ones that the kernel chooses from and gives back filled, and a few large ones for reads
+//! without the ring.
 //!
-//! A small one is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
-//! when the last of those uses is over. Of the large ones the first that is free is taken, so that one stays warm while
-//! one is enough.
+//! A small buffer is the kernel's, or ours while its bytes are read or sent from; it goes back to the kernel's list
+//! when the last of these uses is over. Of the large ones the first free one is taken, so that it stays in the CPU's
+//! cache while one is enough.
 
 #![allow(unsafe_code, reason = "the kernel writes into these buffers and reads the list of them by address")]
 
@@ -18,15 +18,15 @@ use rustix::param::page_size;
 use super::ring::Ring;
 use crate::limits::RECEIVE_BYTES;
 
-/// Many small ones, for what comes in small pieces on many connections at a time. Together they are about as large as
-/// a core's cache: a larger pool would be cold whenever its turn comes, as the kernel takes buffers in the order in
-/// which they were returned.
+/// Number of small buffers, for small pieces on many connections at a time. Together they are about as large as a
+/// core's cache: a larger pool would be cold whenever its turn comes, as the kernel takes buffers in the order in which
+/// they were returned.
 const COUNT: u16 = 512;
 pub(super) const BUFFER_BYTES: usize = 2 << 10;
-/// Large ones.
+/// Number of large buffers.
 const LARGE: u16 = 4;
 
-/// Bytes of a buffer that are copied rather than that it is kept until they are sent.
+/// Most bytes of a buffer that are copied; for more, the buffer is kept until they are sent.
 pub(super) const fn copied_max(name: u16) -> usize {
     if name < COUNT { 1 << 10 } else { 8 << 10 }
 }
@@ -39,7 +39,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Zeroes. The kernel wants what it is to share to begin at a page, which is of 4 KiB, 16 or 64.
+    /// Allocates zeroed pages. The memory that the kernel shares must begin at a page, which has 4, 16 or 64 KiB.
     fn new(bytes: usize, page: usize) -> Pages {
         let layout = Layout::from_size_align(bytes.next_multiple_of(page), page).expect("a few megabytes");
         // SAFETY: the layout is not empty.
@@ -51,13 +51,13 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if !self.kept {
-            // SAFETY: allocated above with this layout; who drops it knows that the kernel is done with it.
+            // SAFETY: allocated above with this layout; it is dropped only if the kernel is done with it.
             unsafe { dealloc(self.start.as_ptr(), self.layout) }
         }
     }
 }
 
-/// All receive buffers of one ring: the list that the kernel reads, and what it names.
+/// All receive buffers of one ring, with the list of the small ones that the kernel reads.
 pub(super) struct Buffers {
     list: Pages,
     bytes: Pages,
@@ -65,12 +65,12 @@ pub(super) struct Buffers {
     /// Where the next buffer is listed, modulo the list's length.
     tail: u16,
     published: u16,
-    /// Uses of each buffer that is ours, the large ones behind the small ones.
+    /// Number of uses of each buffer, 0 if it is free or the kernel's; the large ones follow the small ones.
     uses: Vec<u16>,
 }
 
 impl Buffers {
-    /// Buffers that `ring` receives into. They must live until it is gone.
+    /// Makes the buffers that `ring` receives into. They must outlive it.
     pub(super) fn register(ring: &Ring) -> io::Result<Buffers> {
         let count = COUNT as usize;
         let mut buffers = Buffers {
@@ -102,7 +102,7 @@ impl Buffers {
     fn give_back(&mut self, name: u16) {
         let place = (self.tail % COUNT) as usize;
         let start = self.start_of(name) as u64;
-        // SAFETY: the place lies in the list; the kernel reads no entry behind the published tail.
+        // SAFETY: the place lies in the list; the kernel reads no entry beyond the published tail.
         let entry = unsafe { &mut *self.entries().add(place) };
         entry.set_addr(start);
         entry.set_len(BUFFER_BYTES as u32);
@@ -110,7 +110,7 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel what was returned.
+    /// Shows the kernel the buffers that were returned.
     pub(super) fn publish(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
@@ -120,29 +120,30 @@ impl Buffers {
         }
     }
 
-    /// A large buffer that nobody uses. There is one whenever no lease is held.
+    /// Returns a large buffer that nobody uses. There is one whenever no lease is held.
     pub(super) fn free_large(&mut self) -> Option<(u16, &mut [u8])> {
         let place = self.uses[COUNT as usize..].iter().position(|uses| *uses == 0)?;
         Some((COUNT + place as u16, &mut self.large[place * RECEIVE_BYTES..][..RECEIVE_BYTES]))
     }
 
-    /// Whether so many bytes of a buffer may wait for the turn's end: not in the last of the large.
+    /// Whether so many bytes of a buffer may stay in it until the turn's end: not if it is the last free one of the
+    /// large buffers.
     pub(super) fn may_wait(&self, name: u16, len: usize) -> bool {
         name < COUNT || len <= copied_max(name) || self.uses[COUNT as usize..].contains(&0)
     }
 
-    /// A buffer that was filled is in use once.
+    /// Notes that a buffer was filled and has one use.
     pub(super) fn take(&mut self, name: u16) {
         debug_assert_eq!(self.uses[name as usize], 0, "a buffer is filled although in use");
         self.uses[name as usize] = 1;
     }
 
-    /// One use more.
+    /// Adds a use.
     pub(super) fn hold(&mut self, name: u16) {
         self.uses[name as usize] += 1;
     }
 
-    /// One use is over; after the last, the buffer is the kernel's again.
+    /// Ends a use; after the last one a small buffer is the kernel's again.
     pub(super) fn release(&mut self, name: u16) {
         let uses = &mut self.uses[name as usize];
         assert!(*uses > 0, "a buffer is released as often as it was held");
@@ -152,12 +153,12 @@ impl Buffers {
         }
     }
 
-    /// Gives the memory up: the kernel may still write into it.
+    /// Leaks the memory, as the kernel may still write into it.
     pub(super) fn keep_for_good(&mut self) {
         (self.list.kept, self.bytes.kept) = (true, true);
     }
 
-    /// The first `len` bytes of a buffer in use.
+    /// Returns the first `len` bytes of a buffer in use.
     pub(super) fn bytes(&self, name: u16, len: usize) -> &[u8] {
         assert!(self.uses[name as usize] > 0, "a lease is read while it is held");
         if let Some(place) = name.checked_sub(COUNT) {

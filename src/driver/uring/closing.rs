@@ -7,14 +7,15 @@ use super::ring::{Completed, Purpose};
 use super::state::Kind;
 use crate::driver::{Completion, Driver, SocketId, socket};
 
-/// How often the kernel is asked for a descriptor: each time it sees to some twenty of the things it has put off.
+/// How often the kernel is entered to get a descriptor back: each enter ends some twenty of the operations that it has
+/// put off.
 const LET_GO_TRIES: u32 = 64;
-/// On the way out: how often the kernel is waited for in vain. It ends some twenty operations in one enter.
+/// When the driver is dropped: how often the kernel is waited for in vain. It ends some twenty operations in one enter.
 const END_TRIES: u32 = 100;
 const END_WAIT: Duration = Duration::from_millis(10);
 
 impl Uring {
-    /// Has all that is under way end; what the kernel has not taken is dropped.
+    /// Cancels all operations that are under way; bytes that the kernel has not taken are dropped.
     pub(super) fn begin_close(&mut self, id: SocketId) {
         self.send_now(id);
         let Some(socket) = self.live(id) else { return };
@@ -41,7 +42,7 @@ impl Uring {
         self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Closing)
     }
 
-    /// The descriptor goes once no operation names it.
+    /// Closes the descriptor of a closed socket once no operation names it.
     pub(super) fn drop_if_over(&mut self, id: SocketId) {
         if self.is_closing(id) && self.sockets.get(id).is_some_and(|socket| socket.under_way.is_empty()) {
             self.sockets.remove(id);
@@ -49,14 +50,14 @@ impl Uring {
         }
     }
 
-    /// Has the kernel end operations of closed sockets now, where the next enter would be too late. Answers whether a
+    /// Has the kernel end operations of closed sockets now, when the next enter would be too late. Returns whether a
     /// descriptor came free.
     pub(super) fn let_go(&mut self) -> bool {
         let closing = self.closing;
         closing > 0 && self.end_now(LET_GO_TRIES, |uring| uring.closing < closing)
     }
 
-    /// Enters until what was cancelled has ended so far that `met` holds; answers whether it does.
+    /// Enters until enough cancelled operations have ended for `met` to hold; returns whether it does.
     pub(super) fn end_now(&mut self, tries: u32, met: impl Fn(&Uring) -> bool) -> bool {
         for _ in 0..tries {
             if met(self) {
@@ -77,14 +78,14 @@ impl Uring {
         met(self)
     }
 
-    /// Closes every socket and waits until the kernel has done with them; answers whether it has.
+    /// Closes every socket and waits until the kernel is done with them; returns whether it is.
     pub(super) fn end_all(&mut self) -> bool {
         self.release_lease();
         self.sockets.keys().into_iter().for_each(|id| self.close(id));
         let (mut tries, mut closing) = (0, self.closing);
         while tries < END_TRIES {
             while let Some(completion) = self.next() {
-                // It came before the kernel knew.
+                // It was accepted before the kernel knew of the close.
                 if let Completion::Accepted { socket, .. } = completion {
                     self.close(socket);
                 }
@@ -98,12 +99,12 @@ impl Uring {
         self.sockets.is_empty()
     }
 
-    /// Whether nobody is told of it.
+    /// Whether the shard is not told of this completion.
     fn is_untold(&self, completed: Completed) -> bool {
         self.is_closing(completed.id) || completed.purpose == Purpose::Accept && !self.accepting
     }
 
-    /// What nobody is told of need not wait for its turn.
+    /// Handles completions that the shard is not told of, ahead of their turn.
     fn complete_untold(&mut self) {
         let mut place = self.handed_out;
         while let Some(&completed) = self.completed.get(place) {

@@ -1,4 +1,4 @@
-//! Connections from and to other shards' rings.
+//! Hands connections to other shards' rings, and takes theirs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ impl Uring {
         self.ring.poll_readable(Purpose::Bell, id, bell.fd.as_fd())
     }
 
-    /// The bell is silenced before it is waited for again: a ring in between is heard at once.
+    /// Silences the bell, then waits for it again: a ring in between is heard at once.
     pub(super) fn rung(&mut self, id: SocketId) -> Option<Completion> {
         let bell = self.sockets.get_mut(id)?;
         let _ = rustix::io::read(&bell.fd, &mut [0; 8]);

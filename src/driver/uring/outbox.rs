@@ -1,7 +1,7 @@
-//! What is to be sent: gathered while a turn lasts, handed to the kernel with its end, all at once.
+//! Bytes to send: gathered during a turn, handed to the kernel at its end, all at once.
 //!
-//! Bytes of the caller are copied side by side, received bytes are sent from the buffer they lie in. Both must
-//! stay until the enter that takes them has returned; then the sends are over and everything is free again.
+//! Bytes of the caller are copied side by side, received bytes are sent from the buffer that they are in. Both stay
+//! until the enter that takes them has returned; then the sends are over and everything is free again.
 
 #![allow(unsafe_code, reason = "the kernel is told of bytes by address")]
 
@@ -13,12 +13,11 @@ use super::buffers::Buffers;
 use super::ring::Ring;
 use crate::slots::Key;
 
-/// Bytes of the callers that one turn may queue; what does not fit is sent at once.
+/// Most of the callers' bytes that one turn may queue; what does not fit is sent at once.
 const COPIED_BYTES_MAX: usize = 512 << 10;
-/// Pieces that one socket may queue in one turn (the kernel takes 1024 at once).
+/// Most pieces that one socket may queue in one turn (the kernel takes 1024 at once).
 pub(super) const PIECES_MAX: u16 = 64;
-/// Bytes after which a socket's next send is not queued any more: whether the kernel takes them must be known before
-/// there are many.
+/// Most bytes that one socket may queue in one turn: beyond that it must be known whether the kernel takes them.
 pub(super) const QUEUED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
@@ -34,7 +33,7 @@ struct Piece {
     source: Source,
     start: u32,
     len: u32,
-    /// Place of the piece behind it.
+    /// Place of the socket's next piece.
     next: Option<u32>,
 }
 
@@ -43,7 +42,7 @@ struct Piece {
 pub(super) struct Chain {
     first: u32,
     last: u32,
-    /// At least one, so that one that there may be takes no more room.
+    /// Never 0, so that an `Option<Chain>` takes no more room.
     pub count: NonZeroU16,
     pub bytes: u32,
 }
@@ -53,9 +52,9 @@ pub(super) struct Outbox {
     pieces: Vec<Piece>,
     copied: Box<[u8]>,
     used: usize,
-    /// Sockets with something to send, in the order in which they were given it.
+    /// Sockets with something to send, in the order in which it was queued.
     queued: Vec<Key>,
-    /// What the kernel has been given of each.
+    /// The sockets and pieces that the kernel was given.
     batch: Vec<(Key, Chain)>,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::msghdr>,
@@ -96,7 +95,7 @@ impl Outbox {
         }
     }
 
-    /// Adds part of a receive buffer, which the caller holds for it.
+    /// Adds part of a receive buffer, of which the caller has taken a use for it.
     pub(super) fn refer(&mut self, id: Key, chain: &mut Option<Chain>, buffer: u16, start: usize, len: usize) {
         self.add(id, chain, Source::Buffer(buffer), start, len);
     }
@@ -122,7 +121,7 @@ impl Outbox {
         std::iter::successors(first, |piece| self.pieces.get(piece.next? as usize))
     }
 
-    /// The bytes of a socket's pieces, in order.
+    /// Returns the bytes of a socket's pieces, in order.
     pub(super) fn slices<'a>(&'a self, chain: Chain, buffers: &'a Buffers) -> impl Iterator<Item = IoSlice<'a>> {
         self.walk(chain).map(move |piece| {
             let (start, end) = (piece.start as usize, (piece.start + piece.len) as usize);
@@ -133,7 +132,7 @@ impl Outbox {
         })
     }
 
-    /// The socket's pieces are done with.
+    /// Releases the buffers of a socket's pieces.
     pub(super) fn release(&self, chain: Chain, buffers: &mut Buffers) {
         for piece in self.walk(chain) {
             if let Source::Buffer(name) = piece.source {
@@ -142,7 +141,8 @@ impl Outbox {
         }
     }
 
-    /// Queues one send for each socket that has something to send. `take` answers its descriptor and its pieces.
+    /// Queues one send for each socket that has something to send. `take` returns the socket's descriptor and its
+    /// pieces.
     pub(super) fn submit(
         &mut self,
         ring: &mut Ring,
@@ -183,12 +183,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// What the last enter was given.
+    /// Returns what the last enter was given.
     pub(super) fn sent(&mut self) -> Vec<(Key, Chain)> {
         std::mem::take(&mut self.batch)
     }
 
-    /// Everything is sent, or kept elsewhere: room for the next turn.
+    /// Makes room for the next turn, once everything is sent or kept elsewhere.
     pub(super) fn clear(&mut self, mut batch: Vec<(Key, Chain)>) {
         batch.clear();
         self.batch = batch;

@@ -1,4 +1,4 @@
-//! Whether io_uring can be used here: asked once, before anything is served.
+//! Whether io_uring can be used on this machine: asked once, before anything is served.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,23 +13,23 @@ const TURN: Duration = Duration::from_millis(50);
 const OURS: Tag = Tag(1);
 const THEIRS: Tag = Tag(2);
 
-/// Why it cannot.
+/// Why io_uring cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// No ring at all.
+    /// The kernel gives no ring.
     #[error("io_uring is refused here ({0}): {advice}", advice = advice(.0))]
     Refused(io::Error),
-    /// A ring that does not do what it must.
+    /// The ring did not do this in time.
     #[error("io_uring failed its self-test: {0} did not come about within {PATIENCE:?}")]
     Silent(&'static str),
-    /// No socket to try it with.
+    /// There was no socket to try it with.
     #[error("io_uring could not be tried: {0}")]
     Untried(io::Error),
 }
 
 impl Unusable {
-    /// Whether it may do better in a moment: the machine was too busy, or short of something. Lockable memory is what
-    /// a limit says, which does not mend itself.
+    /// Whether it may do better in a moment: the machine was too busy, or short of something. A limit on lockable
+    /// memory does not change by itself.
     pub fn is_for_now(&self) -> bool {
         match self {
             Unusable::Silent(_) | Unusable::Untried(_) => true,
@@ -56,7 +56,7 @@ fn advice(error: &io::Error) -> &'static str {
 /// Sets a ring up and has it accept, receive, send, and stop receiving, over the loopback.
 ///
 /// # Errors
-/// What does not work, in words.
+/// When something does not work.
 pub fn usable() -> Result<(), Unusable> {
     let mut driver = Uring::new().map_err(Unusable::Refused)?;
     let listener = socket::listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).map_err(Unusable::Untried)?;
@@ -103,7 +103,7 @@ impl SelfTest {
         Err(Unusable::Silent(what))
     }
 
-    /// One turn; whether what was waited for has happened in it.
+    /// Runs one turn; returns whether what was waited for has happened in it.
     fn turn(&mut self, met: impl Fn(Completion) -> bool) -> io::Result<bool> {
         self.driver.wait(TURN)?;
         let mut happened = false;
@@ -122,7 +122,7 @@ impl SelfTest {
 mod tests {
     use super::*;
 
-    /// A machine that was busy for a second is no reason never to be started again.
+    /// A machine that was busy for a second must not keep the front from being started again.
     #[test]
     fn what_passes_is_told_from_what_is_to_be_changed() {
         let refused = |code| Unusable::Refused(io::Error::from_raw_os_error(code)).is_for_now();

@@ -1,5 +1,5 @@
-//! What is read without the ring: large pieces, one of each connection a turn, into a buffer that is warm. Those that
-//! the kernel chooses from are as cold as the pool of them is large: it takes them in the order of their return.
+//! Reads without the ring: large pieces, one from each connection a turn, into a buffer that is warm in the CPU's
+//! cache. The buffers that the kernel chooses from are cold, since it takes them in the order of their return.
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -15,7 +15,7 @@ impl Uring {
         self.look_for_bytes(id)
     }
 
-    /// Its turn has come.
+    /// Looks for bytes of a socket that [`News::Visit`] named.
     pub(super) fn visit(&mut self, id: SocketId) -> Option<Completion> {
         self.sockets.get_mut(id)?.due = false;
         self.look_for_bytes(id)
@@ -32,9 +32,9 @@ impl Uring {
         self.read(id)
     }
 
-    /// Reads a piece. So goes a broken connection too, to its end: the ring does not see that end when it takes more
-    /// than a few dozen buffers before it, and then waits for an announcement that was made long ago (io_recv_finish
-    /// and io_poll_check_events in io_uring).
+    /// Reads a piece. A broken connection is read so to its end, too: the ring misses that end when it takes more than
+    /// a few dozen buffers before it, and then waits for an announcement that was made long ago (io_recv_finish and
+    /// io_poll_check_events in io_uring).
     fn read(&mut self, id: SocketId) -> Option<Completion> {
         let socket = self.sockets.get_mut(id)?;
         let (name, buffer) = self.buffers.free_large()?;
@@ -56,7 +56,7 @@ impl Uring {
                 self.next_turn(id);
                 None
             }
-            // Of a broken connection: only one direction is.
+            // If the connection is broken, only one direction is.
             Err(Errno::AGAIN) => {
                 socket.readable = false;
                 self.arm_ring(id);
@@ -69,7 +69,7 @@ impl Uring {
         }
     }
 
-    /// A piece of what came while the connection was paused.
+    /// Hands out a piece of what came while the connection was paused.
     pub(super) fn hand_out_parked(&mut self, id: SocketId) -> Option<Completion> {
         let (name, buffer) = self.buffers.free_large()?;
         let socket = self.sockets.get_mut(id).filter(|socket| socket.kind != Kind::Closing && !socket.paused)?;

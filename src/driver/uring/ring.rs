@@ -1,5 +1,5 @@
-//! The kernel's two queues: operations in, completions out. Everything that names kernel memory layouts
-//! stands here and in [`super::buffers`].
+//! The kernel's two queues: operations in, completions out. All code that names memory layouts of the kernel is here
+//! and in [`super::buffers`].
 
 #![allow(unsafe_code, reason = "operations name memory by address; io-uring leaves it to its caller that it lives")]
 
@@ -15,33 +15,33 @@ use rustix::io::Errno;
 use crate::slots::Key;
 
 /// Entries of the two queues, tried in this order: memory for them, and for the list of receive buffers, is counted
-/// against the user's `RLIMIT_MEMLOCK`, which may leave no room for the larger.
+/// against the user's `RLIMIT_MEMLOCK`, which may be too low for the larger.
 pub(super) const SIZES: [(u32, u32); 4] = [(1024, 4096), (512, 2048), (128, 512), (32, 128)];
-/// Enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
+/// Most enters in a row that bring nothing although operations wait to be taken: the kernel lacks memory for them.
 const FRUITLESS_MAX: u32 = 10_000;
 
-/// IORING_REGISTER_ENABLE_RINGS, which comes to nothing with a ring that is enabled.
+/// IORING_REGISTER_ENABLE_RINGS, which has no effect on a ring that is enabled.
 const ENABLE_RINGS: u8 = 12;
 
-/// The name of the receive buffers.
+/// The group id of the receive buffers.
 const BUFFERS: u16 = 0;
 
 /// What an operation is for; comes back in its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
-    /// Connections that wait at a listener.
+    /// Tells that connections wait at a listener.
     Accept,
-    /// Bytes of a connection, one completion each time some come.
+    /// Receives bytes of a connection, one completion each time some come.
     Receive,
     Send,
-    /// Room to send, or a connect that is over.
+    /// Tells of room to send, or of the end of a connect.
     Room,
-    /// Bytes that the ring is not to receive: they are read, or spliced.
+    /// Tells of bytes that the ring does not receive: they are read or spliced.
     Bytes,
-    /// A broken connection, where nothing is received.
+    /// Tells of a broken connection while nothing is received.
     Fault,
-    /// A bell that was rung.
+    /// Tells that a bell was rung.
     Bell,
     Cancel,
 }
@@ -57,7 +57,7 @@ pub(super) const PURPOSES: [Purpose; 8] = [
     Purpose::Cancel,
 ];
 
-/// One word of user data: purpose, generation and slot.
+/// Bits of the slot in a word of user data, which has purpose, generation and slot.
 const INDEX_BITS: u32 = 29;
 const PURPOSE_SHIFT: u32 = INDEX_BITS + 31;
 
@@ -72,9 +72,9 @@ fn user_data(purpose: Purpose, id: Key) -> u64 {
 pub(super) struct Completed {
     pub purpose: Purpose,
     pub id: Key,
-    /// Bytes, a descriptor, or an error below zero.
+    /// A number of bytes, a poll's events, or, below zero, an error.
     pub result: i32,
-    /// The operation goes on: this is not its last completion.
+    /// Whether the operation goes on: this is not its last completion.
     pub more: bool,
     /// The buffer that was filled.
     pub buffer: Option<u16>,
@@ -93,7 +93,7 @@ impl Completed {
         })
     }
 
-    /// The error, if it is one.
+    /// Returns the error, if there is one.
     pub(super) fn error(&self) -> Option<Errno> {
         (self.result < 0).then(|| Errno::from_raw_os_error(-self.result))
     }
@@ -106,7 +106,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Queues of this size, operations and completions. It does nothing before [`Ring::enable`].
+    /// Makes queues of this size, operations and completions. The ring does nothing before [`Ring::enable`].
     pub(super) fn new((operations, completions): (u32, u32)) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
@@ -120,7 +120,7 @@ impl Ring {
         (parameters.sq_entries(), parameters.cq_entries())
     }
 
-    /// How often the kernel kept completions back, as their queue was full, until it was asked for them again.
+    /// Counts how often the kernel kept completions back, as their queue was full, until it was asked for them again.
     pub(super) fn overflows(&self) -> u64 {
         self.overflows
     }
@@ -128,14 +128,14 @@ impl Ring {
     /// Registers the receive buffers: `entries` of them listed at `list`.
     ///
     /// # Safety
-    /// The list stays valid, and what it names writable, until the ring is gone.
+    /// The list stays valid, and the buffers that it names writable, until the ring is gone.
     pub(super) unsafe fn register_buffers(&self, list: *mut u8, entries: u16) -> io::Result<()> {
         // SAFETY: as promised by the caller.
         unsafe { self.ring.submitter().register_buf_ring_with_flags(list as u64, entries, BUFFERS, 0) }
     }
 
-    /// Forbids all operations that are not used here, whatever comes to write into the queue, and all that could be
-    /// registered from here on; makes the calling thread the only one that may use the ring.
+    /// Forbids all operations that are not used here, so that nothing that writes into the queue can use them, and
+    /// everything that could be registered later. Makes the calling thread the only one that may use the ring.
     pub(super) fn enable(&self) -> io::Result<()> {
         let operations = [
             opcode::RecvMulti::CODE,
@@ -147,7 +147,7 @@ impl Ring {
         let flags = squeue::Flags::BUFFER_SELECT | squeue::Flags::SKIP_SUCCESS;
         let mut allowed: Vec<_> = operations.into_iter().map(Restriction::sqe_op).collect();
         allowed.push(Restriction::sqe_flags_allowed(flags.bits()));
-        // Behind Linux 6.18 nothing is refused to be registered unless something is named that may be.
+        // After Linux 6.18 no registration is refused unless an allowed one is named.
         allowed.push(Restriction::register_op(ENABLE_RINGS));
         let submitter = self.ring.submitter();
         submitter.register_restrictions(&mut allowed)?;
@@ -180,33 +180,34 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Receive, id))) }
     }
 
-    /// A completion once it may be written to, or has failed; or each time that this comes about. A FIN of the other
-    /// side is among what every poll wants to know, so that one of a single completion would end at once behind it,
-    /// room or not, and again and again.
+    /// Asks for a completion once the socket may be written to or has failed, or, with `each_time`, whenever this
+    /// happens. Each poll also wakes for the peer's FIN, so that one of a single completion would end at once after it,
+    /// with or without room, again and again.
     pub(super) fn poll_room(&mut self, id: Key, socket: BorrowedFd<'_>, each_time: bool) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).multi(each_time).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Room, id))) }
     }
 
-    /// One completion once there is something to read: a connection, a bell that was rung, bytes or an end.
+    /// Asks for one completion once there is something to read: a connection, a bell that was rung, bytes or an end.
     pub(super) fn poll_readable(&mut self, purpose: Purpose, id: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(purpose, id))) }
     }
 
-    /// A completion each time a side ends or the connection breaks, and one for what has happened before. It goes
-    /// on: the kernel counts a FIN among what every poll wants to know (IO_POLL_UNMASK in io_uring/poll.c), so
-    /// that one of a single completion would not live to see what comes behind it.
+    /// Asks for a completion each time a side ends or the connection breaks, and one for what has happened before. It
+    /// goes on, since the kernel wakes each poll for a FIN (IO_POLL_UNMASK in io_uring/poll.c), so that a poll of a
+    /// single completion would miss what comes after it.
     pub(super) fn poll_fault(&mut self, id: Key, socket: BorrowedFd<'_>) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), 0).multi(true).build();
         // SAFETY: it names no memory.
         unsafe { self.push(&entry.user_data(user_data(Purpose::Fault, id))) }
     }
 
-    /// Ends one operation, which still has its last completion. By its name: by its descriptor the kernel would walk
-    /// all polls of the ring for it (io_poll_file_find in io_uring/poll.c), milliseconds among tens of thousands.
+    /// Cancels one operation, whose last completion still comes. It is named by its user data: by its descriptor the
+    /// kernel would walk all polls of the ring for it (io_poll_file_find in io_uring/poll.c), milliseconds among tens
+    /// of thousands.
     pub(super) fn cancel(&mut self, purpose: Purpose, id: Key) -> io::Result<()> {
         let one = CancelBuilder::user_data(user_data(purpose, id));
         let entry = opcode::AsyncCancel2::new(one).build().flags(squeue::Flags::SKIP_SUCCESS);
@@ -214,7 +215,7 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(Purpose::Cancel, id))) }
     }
 
-    /// Sends now or not at all, and completes only when it did not send everything.
+    /// Sends without waiting for room, and completes only if not everything was sent.
     ///
     /// # Safety
     /// The bytes are valid until the next [`Ring::enter`] has returned.
@@ -225,7 +226,7 @@ impl Ring {
         unsafe { self.push(&entry) }
     }
 
-    /// The same of several pieces.
+    /// The same for several pieces.
     ///
     /// # Safety
     /// The message and all that it names are valid until the next [`Ring::enter`] has returned.
@@ -236,14 +237,14 @@ impl Ring {
         unsafe { self.push(&entry) }
     }
 
-    /// Hands everything queued to the kernel, sleeps until something completes or `timeout` is over, and adds
-    /// what completed to `completed`. When it returns, every send is over: those without a completion in full.
+    /// Hands everything queued to the kernel, sleeps until something completes or `timeout` is over, and adds what
+    /// completed to `completed`. When it returns, every send is over; one without a completion was sent in full.
     ///
     /// # Errors
-    /// When the kernel lost a completion, or takes no operation any more: nothing is certain then. The process ends
-    /// with that, and the streams of the other shards with it: whose completion it was cannot be told, so that its
-    /// connection would neither be served nor closed ever, nor could the shard end its own and begin anew, as it would
-    /// wait for that one. The kernel loses one only where the queue is full and it has no memory for a few dozen bytes.
+    /// When the kernel lost a completion, or takes no operation any more. The process then ends, and with it the
+    /// streams of other shards: nobody can tell whose completion was lost. Its connection would never be served or
+    /// closed, nor could the shard close its connections and begin anew, as it would wait for that one. The kernel
+    /// loses a completion only if the queue is full and it has no memory for a few dozen bytes.
     pub(super) fn enter(&mut self, timeout: Duration, completed: &mut Vec<Completed>) -> io::Result<()> {
         let spec = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
         let args = SubmitArgs::new().timespec(&spec);
@@ -271,15 +272,15 @@ impl Ring {
     fn sleep(&mut self, args: &SubmitArgs<'_, '_>) -> io::Result<usize> {
         let queued = self.ring.submission().len() as u32;
         let mut flags = EnterFlags::EXT_ARG | EnterFlags::GETEVENTS;
-        // Since Linux 6.15 it can be said that nothing is waited for but the network: without, a shard that sleeps
-        // counts as waiting for a disk, in /proc/pressure/io, iowait and the choice of how deep its core sleeps.
+        // Since Linux 6.15 the kernel can be told that the shard waits for the network alone. Otherwise a shard that
+        // sleeps counts as waiting for a disk, in /proc/pressure/io, iowait and the choice of how deep its core sleeps.
         flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
         // SAFETY: the ring was set up here, and the arguments outlive the call.
         unsafe { self.ring.submitter().enter(queued, 1, flags.bits(), Some(args)) }
     }
 
-    /// Hands over what is queued, and lets the kernel complete what it put off; where neither is there, it is not
-    /// called.
+    /// Hands over what is queued, and lets the kernel complete what it put off; if there is neither, it makes no system
+    /// call.
     fn hand_over(&mut self) -> io::Result<usize> {
         let queue = self.ring.submission();
         if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
@@ -289,18 +290,18 @@ impl Ring {
         self.ring.submitter().submit()
     }
 
-    /// Whether something happened that the kernel has not made completions of yet: it does that in an enter, and since
-    /// Linux 6.13 no more than some of it in one.
+    /// Whether something happened that the kernel has not made completions of yet: it makes them in an enter, and since
+    /// Linux 6.13 only some of them in each.
     pub(super) fn puts_off(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
 }
 
-/// Not waiting for room; all of it or an error, so that a part of it has a completion.
+/// Does not wait for room. MSG_WAITALL makes a partial send count as failed, so that it has a completion.
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
 
-/// Whether an enter that ended so may be followed by another: the time was over, a signal came, the completion
-/// queue is full, or memory is short for the moment. EBADR is not among them: a completion was lost.
+/// Whether an enter that ended with this error may be followed by another: the time was over, a signal came, the
+/// completion queue is full, or memory is short for the moment. Not for EBADR: a completion was lost.
 fn passes(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }
@@ -313,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// None, where this kernel gives none.
+    /// Makes a ring; `None` if this kernel gives none.
     fn ring(size: (u32, u32)) -> Option<Ring> {
         Ring::new(size).inspect_err(|error| eprintln!("NOT TESTED: this kernel gives no ring: {error}")).ok()
     }

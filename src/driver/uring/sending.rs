@@ -1,4 +1,4 @@
-//! Sending: gathered while a turn lasts, at once where it cannot wait, and what became of it.
+//! Sending: bytes gathered during a turn, or sent at once if they cannot wait, and what came of it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -19,7 +19,7 @@ impl Uring {
         socket.backlog.get_or_insert_default().push_rest(pieces, taken);
     }
 
-    /// The kernel took less than all: there is room again, or the fault is told.
+    /// Waits for room after the kernel took less than all, or has the fault told if the connection is broken.
     pub(super) fn starve(&mut self, id: SocketId) {
         match self.sockets.get(id) {
             Some(socket) if socket.breakage.broken => self.news.push_back(News::Fault(id)),
@@ -28,7 +28,7 @@ impl Uring {
         }
     }
 
-    /// Sends what the turn has gathered for this socket at once, for what cannot wait for the turn's end.
+    /// Sends at once what the turn has gathered for this socket, for calls that cannot wait for the turn's end.
     pub(super) fn send_now(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let Some(chain) = socket.outgoing.take() else { return };
@@ -50,7 +50,7 @@ impl Uring {
         }
     }
 
-    /// Sends these segments at once, behind everything gathered.
+    /// Sends these segments at once, after everything gathered.
     pub(super) fn send_directly(&mut self, id: SocketId, segments: &[Segment<'_>]) -> usize {
         self.send_now(id);
         let Some(socket) = self.sockets.get_mut(id) else { return 0 };
@@ -99,7 +99,7 @@ impl Uring {
         true
     }
 
-    /// Hands the gathered sends over, with everything else; waits, and sees what became of them.
+    /// Hands the gathered sends and all else that is queued to the kernel, waits, and deals with the sends' results.
     pub(super) fn enter(&mut self, timeout: Duration) -> io::Result<()> {
         let sockets = &mut self.sockets;
         self.outbox.submit(&mut self.ring, &self.buffers, |id| {
@@ -119,7 +119,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Completions from here on have just come: notes what must be known of them before they are handed out.
+    /// Notes what must be known of completions before they are handed out; those from place `before` on are new.
     pub(super) fn note_completed(&mut self, before: usize) {
         self.puts_off = self.ring.puts_off();
         for completed in &self.completed[before..] {
@@ -139,15 +139,15 @@ impl Uring {
         }
     }
 
-    /// The send of one socket is over.
+    /// Deals with the result of one socket's send, which is over.
     fn settle(&mut self, id: SocketId, chain: Chain) {
         let result = self.sockets.get_mut(id).and_then(|socket| Some((socket.send_result.take()?, socket)));
         if let Some((result, socket)) = result {
             let sent = usize::try_from(result).map_err(|_| rustix::io::Errno::from_raw_os_error(-result));
             let taken = socket.breakage.taken(sent);
             Self::keep(socket, taken, self.outbox.slices(chain, &self.buffers));
-            // Before anything else: an end of the side that these bytes came from may follow, and be the last of the
-            // exchange.
+            // Before any other news: the end of the side that these bytes came from may follow, and be the last event
+            // of the exchange.
             self.news.push_front(News::Full(id));
             self.starve(id);
         }

@@ -1,4 +1,4 @@
-//! Bytes that go from one connection to another inside the kernel, beside the ring.
+//! Bytes that go from one connection to another inside the kernel, by splice(2) and not the ring.
 
 use super::state::{End, Kind};
 use super::{News, Uring};
@@ -6,7 +6,7 @@ use crate::driver::splice::Stop;
 use crate::driver::{Completion, SocketId};
 
 impl Uring {
-    /// It begins once the receive has ended; what that still brings is handed out.
+    /// Begins a splice, once the receive under way has ended; bytes that the receive still brings are handed out.
     pub(super) fn begin_splice(&mut self, from: SocketId, to: SocketId, len: u64) -> bool {
         self.send_now(to);
         let both = [from, to].map(|id| self.sockets.get(id).is_some_and(|socket| socket.kind == Kind::Stream));
@@ -14,7 +14,7 @@ impl Uring {
         if socket.splice.is_some() {
             return true;
         }
-        // What is parked was received before, and is not among the bytes that a splice would count.
+        // Parked bytes were received before, and are not among those that a splice would count.
         if socket.parked.is_some() {
             return false;
         }
@@ -26,7 +26,7 @@ impl Uring {
         begun
     }
 
-    /// Bytes were received that a splice was to move.
+    /// Counts bytes that were received although a splice was to move them.
     pub(super) fn came_otherwise(&mut self, id: SocketId, len: u32) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if let Some(splice) = socket.splice.take_if(|splice| splice.came(u64::from(len))) {
@@ -34,7 +34,7 @@ impl Uring {
         }
     }
 
-    /// Moves what a connection has.
+    /// Moves the bytes that a connection has.
     pub(super) fn splice_on(&mut self, id: SocketId) -> Option<Completion> {
         let ready = |socket: &&mut super::Socket| {
             socket.kind == Kind::Stream
@@ -47,14 +47,14 @@ impl Uring {
         let tag = socket.tag;
         let mut splice = socket.splice.take()?;
         let to = splice.to;
-        // What was received before goes first.
+        // Bytes received before go first.
         self.send_now(to);
         let reader = self.sockets.get(to).filter(|reader| reader.kind == Kind::Stream);
         let (Some(from), Some(reader)) = (self.sockets.get(id), reader) else {
             self.pipes.end(*splice);
             return None;
         };
-        // Once there is room this connection is resumed.
+        // If the reader is full, this connection is resumed once there is room.
         let (moved, stop) = if reader.starved { (0, Stop::Full) } else { splice.step(&from.fd, &reader.fd) };
         if stop == Stop::Done {
             self.pipes.end(*splice);
@@ -64,7 +64,7 @@ impl Uring {
         self.note_stop(id, to, moved, stop).or((moved > 0).then_some(Completion::Spliced(tag, moved)))
     }
 
-    /// What follows from the end of a visit: the end of the connection itself only if no bytes are to be told of.
+    /// Acts on why a visit ended. The connection's own end is told only if no bytes are to be told of first.
     fn note_stop(&mut self, id: SocketId, to: SocketId, moved: u64, stop: Stop) -> Option<Completion> {
         match stop {
             Stop::Done => self.arm(id),
@@ -84,7 +84,7 @@ impl Uring {
                 self.sockets.get_mut(id)?.breakage.note(error);
                 self.next_turn(id);
             }
-            // Its turn comes again with the others'.
+            // It is visited again in the next turn, like the others.
             Stop::Visited | Stop::Ended => self.next_turn(id),
         }
         None

@@ -1,4 +1,4 @@
-//! What the io_uring backend keeps of one socket.
+//! What the io_uring backend keeps for each socket.
 
 use std::os::fd::OwnedFd;
 
@@ -12,13 +12,13 @@ use crate::driver::backlog::Backlog;
 use crate::driver::fault::Breakage;
 use crate::driver::splice::Splice;
 
-/// Pieces in a row after which a connection is received from the other way.
+/// Number of pieces in a row that suit the other way of receiving, after which a connection changes to it.
 const UNSUITED_MAX: u8 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Listener,
-    /// Rung by other shards.
+    /// The eventfd that other shards ring.
     Bell,
     /// Accepted, not adopted yet.
     Fresh,
@@ -28,21 +28,21 @@ pub(super) enum Kind {
     Closing,
 }
 
-/// How a paused connection ended behind the bytes that came for it.
+/// How a paused connection ended after the bytes that came for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Fin,
     Fault,
 }
 
-/// What came for a paused connection: copied, so that it keeps no buffer from the others.
+/// Bytes and end that came for a paused connection. Bytes are copied, so that no buffer is kept from the others.
 #[derive(Default)]
 pub(super) struct Parked {
     pub(super) bytes: Vec<u8>,
     pub(super) end: Option<End>,
 }
 
-/// What a socket's operations are for whose last completion is still to come: at most one operation a purpose.
+/// The purposes of a socket's operations whose last completion is still to come: at most one operation for each.
 #[derive(Clone, Copy, Default)]
 pub(super) struct UnderWay(u8);
 
@@ -74,35 +74,37 @@ pub(super) struct Socket {
     pub(super) fd: OwnedFd,
     pub(super) tag: Tag,
     pub(super) kind: Kind,
-    /// It is read in large pieces, rather than received into small buffers, once no receive is under way. Only a
-    /// connection of ours changes.
+    /// Whether it is read in large pieces, once no receive is under way, and not received into small buffers. Only for
+    /// a connection that we opened this may change.
     pub(super) bulk: bool,
     pub(super) ours: bool,
-    /// Pieces in a row that the other way would have suited better.
+    /// Pieces in a row that the other way of receiving would have suited better.
     pub(super) unsuited: u8,
     pub(super) under_way: UnderWay,
-    /// The end of the receive (or accept) among them was asked for.
+    /// The receive (or accept) under way was cancelled.
     pub(super) cancelled: bool,
-    /// The turn in which it was asked for itself; the kernel hears of it with the turn's end.
+    /// The turn in which the receive (or accept) was begun; the kernel takes it at the turn's end.
     pub(super) armed_in: u32,
     pub(super) paused: bool,
-    /// The connection's end was told to the shard, or waits behind parked bytes: nothing more is received.
+    /// The connection's end was told to the shard, or waits until parked bytes are handed out: nothing more is
+    /// received.
     pub(super) over: bool,
     pub(super) breakage: Breakage,
-    /// The kernel took less than it was given; `Drained` is owed.
+    /// The kernel took fewer bytes than it was given; `Drained` is owed.
     pub(super) starved: bool,
     pub(super) finish: bool,
-    /// Completions of its receive that were not handed out yet.
+    /// Number of completions of its receive that were not handed out yet.
     pub(super) undelivered: u32,
     /// What the kernel said to the send of this turn, if it said anything.
     pub(super) send_result: Option<i32>,
     pub(super) outgoing: Option<Chain>,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) parked: Option<Box<Parked>>,
-    /// What is received goes there, once the receive has ended.
+    /// Where its bytes go inside the kernel, once the receive has ended.
     pub(super) splice: Option<Box<Splice>>,
-    /// There may be bytes to read or to splice; and its turn to look for them is noted.
+    /// There may be bytes to read or to splice.
     pub(super) readable: bool,
+    /// A visit to look for them is noted.
     pub(super) due: bool,
 }
 
@@ -134,12 +136,12 @@ impl Socket {
         }
     }
 
-    /// A receive is under way, or a listener's accept.
+    /// Whether a receive is under way, or a listener's accept.
     pub(super) fn is_receiving(&self) -> bool {
         self.under_way.has(Purpose::Receive) || self.under_way.has(Purpose::Accept)
     }
 
-    /// So many bytes came at once; true when the other way of receiving has come to suit this connection better.
+    /// Notes that so many bytes came at once; true if the connection changes to the other way of receiving.
     pub(super) fn outgrows(&mut self, len: usize) -> bool {
         let unsuited = self.ours && self.bulk != (len >= BUFFER_BYTES);
         self.unsuited = if unsuited { self.unsuited + 1 } else { 0 };
@@ -150,7 +152,7 @@ impl Socket {
         true
     }
 
-    /// Sends the backlog; true when nothing is left of it.
+    /// Sends the backlog; true if nothing is left of it.
     pub(super) fn flush(&mut self) -> bool {
         let flushed = Backlog::flush(&mut self.backlog, &self.fd).inspect_err(|error| self.breakage.note(*error));
         if flushed != Ok(true) {
@@ -163,7 +165,7 @@ impl Socket {
         true
     }
 
-    /// How many bytes wait behind what the kernel took.
+    /// Returns the number of bytes that the kernel did not take yet.
     pub(super) fn waiting(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| backlog.len())
     }

@@ -1,5 +1,5 @@
-//! AVX2: a block in two registers. It has no instruction that closes gaps, so where a word's bytes go is looked up in a
-//! table.
+//! AVX2: a block in two registers. It has no instruction that closes gaps, so that the new places of a word's bytes are
+//! looked up in a table.
 
 #![allow(unsafe_code, reason = "vector instructions: loads and stores of whole blocks, and what only some CPUs have")]
 
@@ -10,7 +10,7 @@ use super::BLOCK;
 use super::wide::{IDS, Isa, low_bits, starts};
 use super::words::{self, LETTERS, STAND_FOR, kept};
 
-/// Made only where the CPU has the features listed at the end.
+/// Made only if the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
 struct Avx2(());
 
@@ -87,8 +87,8 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn compress(self, [low, high]: [__m256i; 2], keep: u64, out: &mut [u8; BLOCK]) {
         let mut to = out.as_mut_ptr();
-        // SAFETY: see above; and there is room for sixteen bytes at each turn, since none before leaves more than it
-        // was given.
+        // SAFETY: see above. There is room for sixteen bytes at each call, since none before writes more than it was
+        // given.
         unsafe {
             to = to.add(self.pair_compressed(_mm256_castsi256_si128(low), keep, to));
             to = to.add(self.pair_compressed(_mm256_extracti128_si256::<1>(low), keep >> 16, to));
@@ -105,7 +105,7 @@ impl Isa for Avx2 {
         }
     }
 
-    /// Four at a time that take three bytes each, as in Chinese, Japanese and Korean; no others.
+    /// Decodes four at a time if each takes three bytes of UTF-8, as in Chinese, Japanese and Korean; no others.
     #[inline(always)]
     fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize) {
         // SAFETY: see above.
@@ -114,7 +114,7 @@ impl Isa for Avx2 {
             let [block, _] = self.load(bytes);
             let equal = |byte: u8| _mm256_movemask_epi8(_mm256_cmpeq_epi8(block, _mm256_set1_epi8(byte as i8))) as u32;
             let begins = equal(b'\\') & equal(b'u') >> 1;
-            // Two escapes in each half.
+            // Puts two escapes into each half.
             let halves = _mm256_permute4x64_epi64::<0b10_01_01_00>(block);
             let places = _mm256_setr_epi8(
                 2, 3, 4, 5, 8, 9, 10, 11, -1, -1, -1, -1, -1, -1, -1, -1, //
@@ -156,16 +156,17 @@ impl Isa for Avx2 {
         }
     }
 
-    /// All eight are read, whether they are there or not: how many are is as good as random, and decides no branch.
+    /// Reads eight words, whether there are as many numbers or not: their count is as good as random, and no branch
+    /// depends on it.
     #[inline(always)]
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         let starts = starts(digits);
         let four = digits & digits >> 1 & (digits & digits >> 1) >> 2;
         if four & four >> 4 & digits >> 8 != 0 {
-            // One is longer.
+            // A number is longer than eight digits.
             return words::numbers(bytes, starts, commas, out);
         }
-        // From where there is a whole word.
+        // Numbers that begin where a whole word is left.
         let late = starts & !LAST_WORD;
         let (mut starts, commas) = (starts & LAST_WORD, commas & late.wrapping_sub(1) & !late);
         let (mut left, mut words) = (commas, [0; IDS]);
@@ -193,7 +194,7 @@ impl Adder for Avx2 {
 }
 
 impl Avx2 {
-    /// Eight numbers, some of which may be none: their digits pushed up to the end of a word each.
+    /// Converts eight numbers, some of which may be empty, whose digits are at the end of a word each.
     #[inline(always)]
     fn eight(self, words: [u64; IDS]) -> __m256i {
         let [a, b, c, d, e, f, g, h] = words;
@@ -205,7 +206,7 @@ impl Avx2 {
                 let twos = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(0x010a));
                 _mm256_madd_epi16(twos, _mm256_set1_epi32(0x0001_0064))
             };
-            // What is packed takes two of each in turn.
+            // Packing takes two of each operand in turn.
             let packed = _mm256_packus_epi32(fours(four(a, b, e, f)), fours(four(c, d, g, h)));
             _mm256_madd_epi16(packed, _mm256_set1_epi32(10_000 | 1 << 16))
         }
@@ -217,16 +218,16 @@ impl Avx2 {
         unsafe { _mm256_movemask_epi8(low) as u32 as u64 | (_mm256_movemask_epi8(high) as u64) << 32 }
     }
 
-    /// Two words without their gaps: one shuffle moves what is kept of each to its start, and each is stored where the
-    /// one before ends. Says how many bytes are kept.
+    /// Closes the gaps of two words: one shuffle moves the kept bytes of each to its start, and the second is stored
+    /// where the first ends. Returns how many bytes are kept.
     ///
     /// # Safety
     ///
-    /// There is room for sixteen bytes at `to`.
+    /// `to` has room for sixteen bytes.
     #[inline(always)]
     unsafe fn pair_compressed(self, pair: __m128i, keep: u64, to: *mut u8) -> usize {
         let (first, second) = (keep & 0xff, keep >> 8 & 0xff);
-        // SAFETY: see above; the second word is stored eight bytes behind `to` at most.
+        // SAFETY: see above; the second word is stored at most eight bytes after `to`.
         unsafe {
             let behind = i64::from_le_bytes(KEPT_BEHIND[second as usize]);
             let places = _mm_set_epi64x(behind, i64::from_le_bytes(KEPT[first as usize]));
@@ -237,7 +238,7 @@ impl Avx2 {
         (keep & 0xffff).count_ones() as usize
     }
 
-    /// Half a block with the letters of `escaped` translated, and which bytes are letters of an escape.
+    /// Returns half a block with the letters of `escaped` translated, and which bytes are letters of an escape.
     #[inline(always)]
     fn half_translated(self, bytes: __m256i, escaped: u32) -> (__m256i, __m256i) {
         // SAFETY: see above.
@@ -247,7 +248,7 @@ impl Avx2 {
             let middle = _mm256_and_si256(_mm256_srli_epi16::<1>(bytes), _mm256_set1_epi8(15));
             let letters = _mm256_cmpeq_epi8(_mm256_shuffle_epi8(table(&LETTERS), middle), bytes);
             let known = _mm256_or_si256(_mm256_or_si256(letters, is(b'"')), _mm256_or_si256(is(b'\\'), is(b'/')));
-            // Each bit of the mask over its byte.
+            // Brings each bit of the mask to its byte.
             let spread = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
             let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
             let masks = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(escaped as i32), spread), bits);
@@ -257,11 +258,11 @@ impl Avx2 {
     }
 }
 
-/// All four lanes at once.
+/// Adds to all four lanes at once.
 ///
 /// # Safety
 ///
-/// The CPU has AVX2, and what this is inlined into is compiled with it.
+/// The CPU has AVX2, and the function that this is inlined into is compiled with it.
 #[inline(always)]
 pub(super) unsafe fn added(sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
     // SAFETY: as the caller says; loads and stores go through references to as many bytes as they touch.
@@ -282,13 +283,13 @@ pub(super) unsafe fn added(sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
 
 super::table::kernel!("avx2", Avx2, is_x86_feature_detected, ["avx2", "bmi1", "bmi2", "lzcnt", "popcnt", "pclmulqdq"]);
 
-/// Where the kept bytes of a word come from, and of a word that has another before it.
+/// By mask: the places of the kept bytes of a word, and of a word that has another before it.
 static KEPT: [[u8; 8]; 256] = kept(0);
 static KEPT_BEHIND: [[u8; 8]; 256] = kept(8);
 
-/// The bytes from which on there are eight.
+/// Mask of the places from which on there are eight bytes.
 const LAST_WORD: u64 = low_bits(BLOCK - 7);
-/// Where four `\uXXXX` that follow each other begin.
+/// Mask of the places where four `\uXXXX` in a row begin.
 const ESCAPE_STARTS: u32 = 0o01_01_01_01;
-/// The lower eight bytes of each half.
+/// Mask of the lower eight bytes of each half.
 const EIGHTS: u32 = 0x00ff_00ff;

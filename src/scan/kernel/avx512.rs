@@ -10,7 +10,7 @@ use super::BLOCK;
 use super::escape::{HEX, PLAIN};
 use super::wide::{IDS, Isa, low_bits, starts};
 
-/// Made only where the CPU has the features listed at the end.
+/// Made only if the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
 struct Avx512(());
 
@@ -45,7 +45,7 @@ impl Isa for Avx512 {
         unsafe { _mm512_cmplt_epu8_mask(block, _mm512_set1_epi8(byte as i8)) }
     }
 
-    /// Flipped in one bit the quote stands behind the control characters, and the space away from them.
+    /// With one bit flipped the quote comes right after the control characters, and the space does not.
     #[inline(always)]
     fn ends(self, block: __m512i) -> u64 {
         // SAFETY: see above.
@@ -65,8 +65,8 @@ impl Isa for Avx512 {
         unsafe {
             let (low, high) = (self.load(&PLAIN_LOW), self.load(&PLAIN_HIGH));
             let plain = _mm512_permutex2var_epi8(low, block, high);
-            // What stands for something is above zero and, as it is ASCII, not above 128. The table has 128 places:
-            // bytes beyond them find those of others.
+            // Translations are above zero and, being ASCII, not above 128. The table has 128 places: bytes beyond them
+            // find those of others.
             let beyond = _mm512_and_si512(block, _mm512_set1_epi8(i8::MIN));
             (_mm512_mask_mov_epi8(block, escaped, plain), _mm512_mask_cmple_epu8_mask(escaped, plain, beyond))
         }
@@ -74,7 +74,7 @@ impl Isa for Avx512 {
 
     #[inline(always)]
     fn compress(self, block: __m512i, keep: u64, out: &mut [u8; BLOCK]) {
-        // Into a register and stored whole: to memory this instruction is slow on some CPUs.
+        // Into a register and then stored whole: with a memory operand this instruction is slow on some CPUs.
         // SAFETY: see above.
         self.store(unsafe { _mm512_maskz_compress_epi8(keep, block) }, out);
     }
@@ -87,7 +87,7 @@ impl Isa for Avx512 {
         }
     }
 
-    /// Ten at a time.
+    /// Decodes ten at a time.
     #[inline(always)]
     fn unicode(self, bytes: &[u8; BLOCK], out: &mut [u8; BLOCK]) -> (usize, usize) {
         // SAFETY: see above.
@@ -98,7 +98,7 @@ impl Isa for Avx512 {
             let digits = _mm512_permutexvar_epi8(self.load(&DIGITS), block);
             let (low, high) = (self.load(&HEX_LOW), self.load(&HEX_HIGH));
             let nibbles = _mm512_permutex2var_epi8(low, digits, high);
-            // No digit: 0xff from the table, or beyond its 128 places.
+            // A byte is no digit if the table has 0xff for it, or if it is beyond the table's 128 places.
             let wrong = _mm512_movepi8_mask(_mm512_or_si512(nibbles, digits));
             let bytes = _mm512_maddubs_epi16(nibbles, _mm512_set1_epi16(0x0110));
             let points = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x0001_0100));
@@ -121,7 +121,7 @@ impl Isa for Avx512 {
             let (places, each) = (self.load(&PLACES), self.load(&EACH_EIGHTFOLD));
             let ends = _mm512_permutexvar_epi8(each, _mm512_maskz_compress_epi8(commas, places));
             let starts = _mm512_permutexvar_epi8(each, _mm512_maskz_compress_epi8(starts(digits), places));
-            // The last digit of each number in the last of its eight bytes.
+            // Puts the last digit of each number into the last of its eight bytes.
             let from = _mm512_add_epi8(ends, _mm512_set1_epi64(0xfffe_fdfc_fbfa_f9f8_u64 as i64));
             let digits = _mm512_permutexvar_epi8(from, block);
             let inside = _mm512_cmpge_epi8_mask(from, starts);
@@ -151,7 +151,7 @@ impl Adder for Avx512 {
 }
 
 impl Avx512 {
-    /// Code points in 32 bits each as UTF-8, and which of those bytes count.
+    /// Returns code points of 32 bits each as UTF-8, and which of those bytes count.
     #[inline(always)]
     fn utf8(self, points: __m512i) -> (__m512i, u64) {
         // SAFETY: see above.
@@ -195,11 +195,11 @@ super::table::kernel!(
 /// [`PLAIN`] of the bytes below 128, in two registers.
 const PLAIN_LOW: [u8; BLOCK] = part(&PLAIN, 0);
 const PLAIN_HIGH: [u8; BLOCK] = part(&PLAIN, BLOCK);
-/// [`HEX`] of the same.
+/// [`HEX`] of the bytes below 128, in two registers.
 const HEX_LOW: [u8; BLOCK] = part(&HEX, 0);
 const HEX_HIGH: [u8; BLOCK] = part(&HEX, BLOCK);
 
-/// Where ten `\uXXXX` that follow each other begin.
+/// Mask of the places where ten `\uXXXX` in a row begin.
 const ESCAPE_STARTS: u64 = 0o01_01_01_01_01_01_01_01_01_01;
 /// Where their digits are.
 const DIGITS: [u8; BLOCK] = {
@@ -232,7 +232,7 @@ const EACH_EIGHTFOLD: [u8; BLOCK] = {
     places
 };
 
-/// 64 entries of a table by byte.
+/// Returns 64 entries of a table, from `start` on.
 const fn part(table: &[u8; 256], start: usize) -> [u8; BLOCK] {
     let mut part = [0; BLOCK];
     let mut place = 0;

@@ -1,12 +1,12 @@
-//! What escapes stand for.
+//! The meaning of escapes.
 
-/// The byte a two-byte escape stands for; 0 for none.
+/// Returns the byte that a two-byte escape stands for; 0 for none.
 #[inline(always)]
 pub fn plain_escape(byte: u8) -> u8 {
     PLAIN[byte as usize]
 }
 
-/// UTF-8 of a code point; surrogates get the three bytes they would have.
+/// Returns the UTF-8 of a code point and its length; surrogates get the three bytes that they would have.
 #[inline]
 pub fn wtf8(point: u32) -> ([u8; 4], usize) {
     let tail = |shift: u32| 0x80 | (point >> shift & 0x3f) as u8;
@@ -18,7 +18,7 @@ pub fn wtf8(point: u32) -> ([u8; 4], usize) {
     }
 }
 
-/// A whole `\uXXXX`, or a pair of them that makes one code point: bytes used, code point.
+/// Reads a whole `\uXXXX`, or a pair of them that makes one code point; returns the bytes used and the code point.
 #[inline]
 pub fn unicode_escape(bytes: &[u8]) -> Option<(usize, u32)> {
     let unit = |escape: &[u8; 6]| {
@@ -51,7 +51,7 @@ pub const PLAIN: [u8; 256] = {
     table
 };
 
-/// Value of a hexadecimal digit by byte; 16 and more: none.
+/// Value of a hexadecimal digit, by byte; 16 or more: no digit.
 pub const HEX: [u8; 256] = {
     let mut table = [0xff; 256];
     let mut digit = 0;

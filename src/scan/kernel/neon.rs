@@ -9,7 +9,7 @@ use super::BLOCK;
 use super::wide::Isa;
 use super::words::{LETTERS, STAND_FOR, kept};
 
-/// Made only where the CPU has the features listed at the end.
+/// Made only if the CPU has the features listed at the end.
 #[derive(Clone, Copy)]
 struct Neon(());
 
@@ -71,14 +71,14 @@ impl Isa for Neon {
         ([a, b, c, d], escaped & !self.mask([a_known, b_known, c_known, d_known]))
     }
 
-    /// Word by word: what is kept moves to the start of each, and each is stored where the one before ends.
+    /// Word by word: the kept bytes move to the start of each, and each is stored where the last one ends.
     #[inline(always)]
     fn compress(self, block: [uint8x16_t; 4], keep: u64, out: &mut [u8; BLOCK]) {
         let mut bytes = [0; BLOCK];
         self.store(block, &mut bytes);
         let mut to = 0;
         for (word, keep) in bytes.as_chunks::<8>().0.iter().zip(keep.to_le_bytes()) {
-            // Never beyond the last word: what is kept is not longer than what it was kept of.
+            // Never beyond the last word: the kept bytes are not more than those they come from.
             if let Some(slot) = out.get_mut(to..).and_then(|rest| rest.first_chunk_mut::<8>()) {
                 *slot = self.shuffled(word, &KEPT[keep as usize]);
             }
@@ -88,7 +88,7 @@ impl Isa for Neon {
 }
 
 impl Adder for Neon {
-    /// Two lanes at a time.
+    /// Adds to two lanes at a time.
     #[inline(always)]
     fn added(self, mut sums: Sums, step: &Step, rounds: &Rounds) -> Sums {
         // SAFETY: see above.
@@ -111,7 +111,7 @@ impl Adder for Neon {
 }
 
 impl Neon {
-    /// The bytes of a word at these places, side by side.
+    /// Returns the bytes of a word at these places, side by side.
     #[inline(always)]
     fn shuffled(self, word: &[u8; 8], places: &[u8; 8]) -> [u8; 8] {
         // SAFETY: see above.
@@ -121,7 +121,7 @@ impl Neon {
         }
     }
 
-    /// One bit of each byte, all ones or zeros, by adding neighbours three times.
+    /// Returns one bit for each byte, which is all ones or zeros, by adding neighbours three times.
     #[inline(always)]
     fn mask(self, [a, b, c, d]: [uint8x16_t; 4]) -> u64 {
         // SAFETY: see above.
@@ -134,7 +134,7 @@ impl Neon {
         }
     }
 
-    /// A quarter of a block with the letters of `escaped` translated, and which bytes are letters of an escape.
+    /// Returns a quarter of a block with the letters of `escaped` translated, and which bytes are letters of an escape.
     #[inline(always)]
     fn quarter_translated(self, bytes: uint8x16_t, escaped: u16) -> (uint8x16_t, uint8x16_t) {
         // SAFETY: see above.
@@ -143,7 +143,7 @@ impl Neon {
             let middle = vandq_u8(vshrq_n_u8::<1>(bytes), vdupq_n_u8(15));
             let letters = vceqq_u8(vqtbl1q_u8(vld1q_u8(LETTERS.as_ptr()), middle), bytes);
             let known = vorrq_u8(vorrq_u8(letters, is(b'"')), vorrq_u8(is(b'\\'), is(b'/')));
-            // Each bit of the mask over its byte.
+            // Brings each bit of the mask to its byte.
             let [low, high] = escaped.to_le_bytes();
             let bits = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
             let escaped = vtstq_u8(vcombine_u8(vdup_n_u8(low), vdup_n_u8(high)), bits);
@@ -155,5 +155,5 @@ impl Neon {
 
 super::table::kernel!("neon", Neon, is_aarch64_feature_detected, ["neon"]);
 
-/// Where the kept bytes of a word come from.
+/// By mask: the places of the kept bytes of a word.
 static KEPT: [[u8; 8]; 256] = kept(0);

@@ -1,5 +1,5 @@
-//! The loops on words of eight bytes and on [`memchr`], for every CPU. What vector kernels answer is compared
-//! with this.
+//! The loops on words of eight bytes and on [`memchr`], for every CPU. Results of vector kernels are compared with
+//! these.
 
 use super::super::lanes::{Lanes, Words};
 use super::escape::{plain_escape, unicode_escape, wtf8};
@@ -12,7 +12,7 @@ pub(super) static KERNEL: Kernel = Kernel { name: "portable", text_run, unescape
 fn text_run(bytes: &[u8]) -> usize {
     let found = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
     let run = bytes.get(..found).unwrap_or(bytes);
-    // Control characters are refused and therefore rare: one look for the smallest byte rules them out.
+    // Control characters are refused and therefore rare: a search for the smallest byte rules them out.
     if run.iter().fold(u8::MAX, |least, &byte| least.min(byte)) < 0x20 {
         return run.iter().position(|&byte| byte < 0x20).unwrap_or(found);
     }
@@ -58,14 +58,14 @@ pub(super) fn unescape(bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
     (at, to)
 }
 
-/// Copies whole blocks without a byte that ends a run, at most [`LONG`] bytes; says how many bytes.
+/// Copies whole blocks that have no byte that ends a run, at most [`LONG`] bytes; returns how many bytes.
 #[inline]
 fn copy_clean_blocks(bytes: &[u8], out: &mut [u8]) -> usize {
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
     let (slots, _) = out.as_chunks_mut::<BLOCK>();
     let mut copied = 0;
     for (block, slot) in blocks.iter().zip(slots).take(LONG / BLOCK) {
-        // No early exit inside the block: so the compiler compares it with vector instructions.
+        // Without an early exit inside the block the compiler compares it with vector instructions.
         if block.iter().fold(false, |found, &byte| found | (byte == b'"') | (byte == b'\\') | (byte < 0x20)) {
             break;
         }
@@ -121,7 +121,7 @@ pub(super) fn skip(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Skips a string's bytes through its closing quote.
+/// Skips a string's bytes up to and with its closing quote.
 #[inline]
 fn skip_string(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -144,7 +144,8 @@ fn skip_string(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Most skipped strings are short: a few words are looked at before the vector search is set up.
+/// Finds a quote or backslash. Most skipped strings are short: a few words are looked at before the vector search is
+/// set up.
 #[inline]
 fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     let (near, far) = bytes.split_at(bytes.len().min(NEAR));
@@ -163,7 +164,7 @@ fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', far).map(|found| near.len() + found)
 }
 
-/// Skips brackets and everything between them through the next opening quote, or the last bracket.
+/// Skips brackets and everything between them, up to and with the next opening quote or the last bracket.
 #[inline]
 fn skip_structure(state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     for (index, &byte) in bytes.iter().enumerate() {
@@ -190,7 +191,7 @@ fn ends_run(byte: u8) -> bool {
     byte == b'"' || byte == b'\\' || byte < 0x20
 }
 
-/// The same run by eight bytes at a time, for what is shorter than a block.
+/// Returns the same run, found eight bytes at a time, for runs shorter than a block.
 #[inline]
 pub(super) fn run_in_words(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -204,14 +205,14 @@ pub(super) fn run_in_words(bytes: &[u8]) -> usize {
     start + tail.iter().position(|&byte| ends_run(byte)).unwrap_or(tail.len())
 }
 
-/// High bit of each byte that may end a run; exact for the lowest one set, which is all that is used.
+/// Returns the high bit of each byte that may end a run; exact for the lowest one set, which is all that is used.
 #[inline(always)]
 fn ends_in_word(word: u64) -> u64 {
     let control = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
     control | quotes_in_word(word)
 }
 
-/// The same of quotes and backslashes.
+/// Returns the same for quotes and backslashes.
 #[inline(always)]
 fn quotes_in_word(word: u64) -> u64 {
     let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
@@ -220,5 +221,5 @@ fn quotes_in_word(word: u64) -> u64 {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-/// A run of this length is not copied any further.
+/// Most bytes of a run that are copied.
 const LONG: usize = 8 * BLOCK;

@@ -1,9 +1,9 @@
-//! From an instruction set to its table of loops.
+//! Makes the table of loops of an instruction set.
 
 #![allow(unsafe_code, reason = "a function compiled with more instructions than its caller is called unsafely")]
 
-/// Each loop of [`super::wide`] compiled with the instructions of `$isa`, and the table of them for who has
-/// every feature that is named. `$isa` is made here alone.
+/// Compiles each loop of [`super::wide`] with the instructions of `$isa`, and makes the table of them for CPUs that
+/// have all named features. `$isa` is constructed only here.
 macro_rules! kernel {
     ($name:literal, $isa:ident, $has:ident, $features:tt) => {
         /// The table of these loops, if this CPU has them.
@@ -28,8 +28,8 @@ macro_rules! kernel {
             fn compiled($($argument: $type),+) -> $answer {
                 super::wide::$name($isa(()), $($argument),+)
             }
-            // SAFETY: the table alone names this function, and `available` gives the table out only where the
-            // CPU has every feature of the list.
+            // SAFETY: only the table names this function, and `available` returns the table only if the CPU has
+            // every feature of the list.
             unsafe { compiled($($argument),+) }
         }
     };

@@ -1,4 +1,4 @@
-//! Every kernel of this CPU against the portable one, and that one against what a few lines say.
+//! Compares every kernel of this CPU with the portable one, and that one with a few plain lines.
 
 use super::super::Fault;
 use super::super::text::{Decoder, Ended, Taker};
@@ -21,7 +21,7 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    /// Some bytes made of these words; the share of words that are runs of plain text differs from one to the next.
+    /// Makes bytes of these words; the share of words that are runs of plain text differs from one to the next.
     fn bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, end, plain) = (Vec::new(), self.below(700), self.below(5));
         while bytes.len() < end {
@@ -96,7 +96,7 @@ const STRUCTURE: &[&[u8]] = &[
     b"|",
 ];
 
-/// What `bytes` decode to where they can be decoded whole.
+/// Returns what `bytes` decode to, if all of them can be decoded.
 fn decoded(mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     while let Some(&byte) = bytes.first() {
@@ -117,8 +117,8 @@ fn decoded(mut bytes: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Checks one answer: what was used, which ends inside no escape and no pair, is what was written. Says how much
-/// was used.
+/// Checks one result: the used bytes, which end inside no escape and no pair, decode to the written ones. Returns how
+/// many bytes were used.
 fn check_unescape(kernel: &Kernel, bytes: &[u8], room: usize) -> usize {
     let mut out = vec![0xee; room];
     let (used, written) = kernel.unescape(bytes, &mut out);
@@ -127,7 +127,7 @@ fn check_unescape(kernel: &Kernel, bytes: &[u8], room: usize) -> usize {
     used
 }
 
-/// Which one it is no answer depends on, but what a scan costs.
+/// No result depends on the kernel, only the cost of a scan.
 #[test]
 fn the_fastest_kernel_is_the_one_that_scans() {
     let names: Vec<&str> = Kernel::available().map(Kernel::name).collect();
@@ -395,7 +395,7 @@ fn every_kernel_hashes_alike() {
         for _ in 0..2_000 {
             let bytes: Vec<u8> = (0..STEP_BYTES * random.below(40)).map(|_| random.below(256) as u8).collect();
             let (steps, room) = (random.below(2) == 1, random.below(50));
-            // Blocks are taken from a block's begin on, or from within one.
+            // Blocks are taken from a block's beginning on, or from within one.
             let cut = STEP_BYTES * random.below(bytes.len() / STEP_BYTES + 1);
             let [one, other] = [kernel, Kernel::portable()].map(|kernel| {
                 let (mut lanes, mut slots) = (Lanes::START, vec![7; room]);

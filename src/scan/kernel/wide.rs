@@ -1,8 +1,8 @@
 //! The loops on blocks of 64 bytes, written once for every instruction set that has an [`Isa`].
 //!
-//! A block becomes masks, one bit a byte, lowest first; whatever they show to be unusual, and the bytes behind
-//! the last whole block, is left to [`portable`]. Everything here is inlined into one function of each set that
-//! is compiled with its instructions: hence the attributes.
+//! A block becomes masks, one bit for each byte, lowest first. Unusual bytes, and those after the last whole block, are
+//! left to [`portable`]. Everything here is inlined into one function for each set that is compiled with its
+//! instructions: hence the attributes.
 
 use super::super::lanes::{Adder, Lanes};
 use super::escape::unicode_escape;
@@ -18,34 +18,34 @@ pub trait Isa: Adder {
 
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
     fn store(self, block: Self::Block, out: &mut [u8; BLOCK]);
-    /// Which bytes are this one.
+    /// Returns which bytes equal this one.
     fn equal(self, block: Self::Block, byte: u8) -> u64;
-    /// Which bytes are below this one.
+    /// Returns which bytes are below this one.
     fn below(self, block: Self::Block, byte: u8) -> u64;
-    /// Which bytes end a run of text wherever they stand unescaped: quotes and control characters.
+    /// Returns which bytes end a run of text if they are not escaped: quotes and control characters.
     #[inline(always)]
     fn ends(self, block: Self::Block) -> u64 {
         self.equal(block, b'"') | self.below(block, b' ')
     }
-    /// The same block with this bit set in every byte.
+    /// Returns the block with this bit set in every byte.
     fn with_bit(self, block: Self::Block, bit: u8) -> Self::Block;
-    /// What the letters of `escaped` stand for, all other bytes as they are; and which of them stand for nothing,
-    /// `u` included.
+    /// Translates the letters of `escaped` and leaves all other bytes as they are; also returns which letters stand for
+    /// nothing, `u` included.
     fn translated(self, block: Self::Block, escaped: u64) -> (Self::Block, u64);
-    /// Writes the bytes of `keep` side by side, and anything behind them.
+    /// Writes the bytes of `keep` side by side, and anything after them.
     fn compress(self, block: Self::Block, keep: u64, out: &mut [u8; BLOCK]);
-    /// Each bit: whether an odd number of bits is set up to it.
+    /// Returns for each bit whether an odd number of bits is set up to and with it.
     #[inline(always)]
     fn parity(self, bits: u64) -> u64 {
         [1, 2, 4, 8, 16, 32].iter().fold(bits, |bits, shift| bits ^ bits << shift)
     }
-    /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate: bytes used, bytes written.
+    /// Decodes the `\uXXXX` at the start, as many as it can and no surrogate; returns bytes used and bytes written.
     #[inline(always)]
     fn unicode(self, _bytes: &[u8; BLOCK], _out: &mut [u8; BLOCK]) -> (usize, usize) {
         (0, 0)
     }
-    /// Reads numbers of at most eight digits: those that end before a bit of `commas`, at most eight. Says how many
-    /// bytes are used, the last comma's included, and how many are read.
+    /// Reads numbers of at most eight digits that end before a bit of `commas`, at most eight of them. Returns how many
+    /// bytes are used, the last comma's included, and how many numbers are read.
     #[inline(always)]
     fn numbers(self, bytes: &[u8; BLOCK], digits: u64, commas: u64, out: &mut [u8; 4 * IDS]) -> (usize, usize) {
         words::numbers(bytes, starts(digits), commas, out)
@@ -83,7 +83,7 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
         if stops == 0 {
             isa.compress(plain, !escapes, slot);
             (rest, room) = after(rest, BLOCK, room, BLOCK - escapes.count_ones() as usize);
-            // Whether one block has an escape is as good as random in most texts, and decides no branch.
+            // Whether one block has an escape is as good as random in most texts, so that no branch depends on it.
             recent = recent << 1 | (backslashes != 0) as Recent;
             if recent == 0 {
                 return (bytes.len() - rest.len(), size - room.len());
@@ -124,21 +124,21 @@ pub fn unescape<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) 
     (at + used, to + written)
 }
 
-/// What is left of bytes of which so many are used, and of the room of which so many are written.
+/// Returns the rest of bytes of which so many are used, and of the room of which so many are written.
 #[inline(always)]
 fn after<'a, 'b>(bytes: &'a [u8], used: usize, room: &'b mut [u8], written: usize) -> (&'a [u8], &'b mut [u8]) {
     (bytes.get(used..).unwrap_or_default(), room.get_mut(written..).unwrap_or_default())
 }
 
-/// Whether another `\uXXXX` stands behind the first of these, as in scripts of which every letter is one.
+/// Whether another `\uXXXX` follows the first of these, as in scripts of which every letter is one.
 #[inline(always)]
 fn is_run(block: &[u8; BLOCK], unicode: u64) -> bool {
     let behind = unicode.trailing_zeros() as usize + 6;
     matches!(block.get(behind..), Some([b'\\', b'u', ..]))
 }
 
-/// Writes what each of these `\uXXXX` stands for in its place, which is longer. Says which are done, all up to the
-/// first that is not whole here or stands for nothing, and which bytes are left over behind them.
+/// Writes the text of each of these `\uXXXX` in its place, which is longer. Returns which are done, all up to the first
+/// that is not whole here or stands for nothing, and which bytes are left over after them.
 fn unicode_in_place(block: &[u8; BLOCK], unicode: u64, out: &mut [u8; BLOCK]) -> (u64, u64) {
     let (mut left, mut done, mut dropped) = (unicode, 0, 0);
     while left != 0 {
@@ -149,13 +149,13 @@ fn unicode_in_place(block: &[u8; BLOCK], unicode: u64, out: &mut [u8; BLOCK]) ->
         *slot = utf8;
         done |= 1 << place;
         dropped |= low_bits(used - length) << (place + length);
-        // A pair of surrogates is two of them.
+        // A pair of surrogates is two escapes.
         left &= !(low_bits(used) << place);
     }
     (done, dropped)
 }
 
-/// The `\uXXXX` that follow each other at the start: bytes used, bytes written.
+/// Decodes the `\uXXXX` that follow each other at the start; returns bytes used and bytes written.
 #[inline(always)]
 fn unicode_run<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
     let (mut at, mut to) = (0, 0);
@@ -171,7 +171,7 @@ fn unicode_run<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize) {
         if used > 0 {
             continue;
         }
-        // A pair of surrogates, or the run is over.
+        // It is a pair of surrogates, or the run is over.
         let Some((used, point)) = unicode_escape(block) else { break };
         let (utf8, length) = super::wtf8(point);
         if let Some(slot) = slot.first_chunk_mut() {
@@ -192,7 +192,7 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
         let loaded = isa.load(block);
         let (commas, spaces) = (isa.equal(loaded, b','), isa.equal(loaded, b' '));
         let digits = isa.below(loaded, b'9' + 1) & !isa.below(loaded, b'0');
-        // Spaces stand before digits, commas behind them, nothing stands elsewhere.
+        // Spaces must be before digits, commas after them, and nothing else elsewhere.
         let wrong = !(commas | spaces | digits) | spaces & digits << 1 | commas & !(digits << 1);
         let commas = if wrong == 0 { commas } else { before(commas, wrong) };
         let (used, read) = isa.numbers(block, digits, commas, slot);
@@ -205,13 +205,14 @@ pub fn token_ids<I: Isa>(isa: I, bytes: &[u8], out: &mut [u8]) -> (usize, usize)
     (at + rest.0, ids + rest.1)
 }
 
-/// Which of these bits begin a run.
+/// Returns which of these bits begin a run.
 #[inline(always)]
 pub fn starts(bits: u64) -> u64 {
     bits & !(bits << 1)
 }
 
-/// Those of `bits` that stand before the first of `wrong`. Rare, and a call: nothing waits for it elsewhere.
+/// Returns those of `bits` that are before the first of `wrong`. Rare, and a call, so that nothing waits for it
+/// elsewhere.
 #[cold]
 #[inline(never)]
 fn before(bits: u64, wrong: u64) -> u64 {
@@ -222,14 +223,14 @@ fn before(bits: u64, wrong: u64) -> u64 {
 #[inline(always)]
 pub fn skip<I: Isa>(isa: I, state: &mut Skip, bytes: &[u8]) -> Option<usize> {
     let (mut at, mut depth, mut recent) = (0, state.depth, Recent::MAX);
-    // All ones inside a string; one where the block's first byte is escaped.
+    // `inside`: all ones inside a string. `first`: one if the block's first byte is escaped.
     let (mut inside, mut first) = ((state.in_string as u64).wrapping_neg(), state.escaped as u64);
     while let Some(block) = block_at(bytes, at) {
         let loaded = isa.load(block);
         let (quotes, backslashes) = (isa.equal(loaded, b'"'), isa.equal(loaded, b'\\'));
         let (escapes, escaped) = escapes(backslashes, first);
         let quotes = quotes & !escaped;
-        // A string goes on. Whether it has escapes is as good as random, and decides no branch.
+        // A string goes on. Whether it has escapes is as good as random, so that no branch depends on it.
         if quotes | !inside == 0 {
             (at, first) = (at + BLOCK, escapes >> 63);
             recent = recent << 1 | (backslashes != 0) as Recent;
@@ -280,7 +281,7 @@ pub fn hash<I: Isa>(isa: I, lanes: &mut Lanes, bytes: &[u8], steps: bool, slots:
     lanes.take_steps(rest, steps, slots, isa);
 }
 
-/// Counts a block's brackets; `Some` behind the one at which they balance.
+/// Counts a block's brackets; `Some`: the offset after the one at which they balance.
 #[inline(always)]
 fn balance(depth: &mut u64, open: u64, mut close: u64) -> Option<usize> {
     let (opened, closed) = (open.count_ones() as u64, close.count_ones() as u64);
@@ -299,12 +300,12 @@ fn balance(depth: &mut u64, open: u64, mut close: u64) -> Option<usize> {
     None
 }
 
-/// Which backslashes escape the byte behind them, and which bytes are escaped. `first`: one, if this block's
+/// Returns which backslashes escape the byte after them, and which bytes are escaped. `first`: one if this block's
 /// first byte is.
 ///
-/// Of a run of backslashes every second one escapes. Subtracting the ones that may begin from the places of odd
-/// bits behind them carries through each run, and says so for all runs at once (Langdale and Lemire, Parsing
-/// Gigabytes of JSON per Second, 2019).
+/// In a run of backslashes every second one escapes. The subtraction of the possible first ones from the odd bits after
+/// them carries through each run, and so tells this for all runs at once (Langdale and Lemire, Parsing Gigabytes of
+/// JSON per Second, 2019).
 #[inline(always)]
 fn escapes(backslashes: u64, first: u64) -> (u64, u64) {
     const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -323,14 +324,14 @@ fn slot_at(out: &mut [u8], at: usize) -> Option<&mut [u8; BLOCK]> {
     out.get_mut(at..)?.first_chunk_mut()
 }
 
-/// The lowest `count` bits.
+/// Returns the lowest `count` bits.
 #[inline(always)]
 pub const fn low_bits(count: usize) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
-/// A bit for each of the last blocks: whether it had an escape. After sixteen without any the rest of a string is
-/// better not copied, and what is skipped of it left to a search that looks for far bytes.
+/// A bit for each of the last sixteen blocks: whether it had an escape. After sixteen without any, it is better not to
+/// copy the rest of a string, and to skip it by a search for far bytes.
 type Recent = u16;
 /// Most numbers that are read at once.
 pub const IDS: usize = 8;

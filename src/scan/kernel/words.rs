@@ -1,4 +1,4 @@
-//! What instruction sets without a shortcut do word by word, eight bytes at a time.
+//! What instruction sets without special instructions do word by word, eight bytes at a time.
 
 use super::BLOCK;
 use super::wide::IDS;
@@ -16,7 +16,7 @@ pub fn numbers(bytes: &[u8; BLOCK], mut starts: u64, mut commas: u64, out: &mut 
         if end - start > 8 {
             break;
         }
-        // The last digit in the highest byte, zeros below the first one.
+        // The last digit is in the highest byte, zeros are below the first digit.
         let digits = (u64::from_le_bytes(*word) & 0x0f0f_0f0f_0f0f_0f0f) << (8 * (8 - (end - start)));
         let twos = (digits.wrapping_mul(10) + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
         let fours = (twos.wrapping_mul(100) + (twos >> 16)) & 0x0000_ffff_0000_ffff;
@@ -28,8 +28,8 @@ pub fn numbers(bytes: &[u8; BLOCK], mut starts: u64, mut commas: u64, out: &mut 
     (used, read)
 }
 
-/// The letter of a two-byte escape that changes it, by the middle bits of the letter, and what it stands for.
-/// Places of no letter hold a byte that is never looked for there.
+/// The letters of two-byte escapes that stand for another byte, by the middle bits of the letter, and the bytes that
+/// they stand for. Places of no letter hold a byte that is never looked for there.
 pub const LETTERS: [u8; 16] = by_middle(*b"bfnrt", 0xff);
 pub const STAND_FOR: [u8; 16] = by_middle([8, 12, b'\n', b'\r', b'\t'], 0);
 
@@ -45,7 +45,7 @@ const fn by_middle(values: [u8; 5], first: u8) -> [u8; 16] {
     table
 }
 
-/// The places of the bits of a mask, lowest first, counted from the first one of a word on.
+/// Returns for each mask the places of its bits, lowest first, counted from `first`.
 pub const fn kept(first: u8) -> [[u8; 8]; 256] {
     let mut table = [[first; 8]; 256];
     let mut mask = 0;

@@ -1,31 +1,31 @@
-//! What Claude Code puts before its system prompt, another one for each request: vLLM leaves it out, since whatever
-//! follows it would never be found again.
+//! Leaves out the billing line that Claude Code puts before its system prompt, another one for each request. vLLM
+//! leaves it out, since nothing after it would ever be found again.
 //!
 //! Sent to `/v1/messages` it is a block of its own, of which vLLM takes nothing (`_convert_system_message` of its
-//! `entrypoints/anthropic/serving.py`). Gateways bring it as a text of a system message, or at its beginning: of each
-//! vLLM leaves out the first line, or all if it has no other (`_strip_claude_code_billing_header` of its
-//! `renderers/chat_utils.py`).
+//! `entrypoints/anthropic/serving.py`). Gateways send it as a text of a system message, or at the beginning of one:
+//! vLLM leaves out the first line of each such text, or all if it has no other (`_strip_claude_code_billing_header` of
+//! its `renderers/chat_utils.py`).
 
 use super::super::section::{Mark, Section};
 use super::super::text::Taker;
 use super::{Prompt, Speaker};
 
-/// What such a line begins with.
+/// The beginning of such a line.
 const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
 
-/// Where a text stands that may begin with it.
+/// How far a text is that may begin with such a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
     /// There is none, or it is over.
     Past,
-    /// So many bytes were read, none of them other than the line's. Nobody has got them yet.
+    /// So many bytes were read, all equal to the line's. They are not hashed yet.
     Begins(usize),
-    /// In it: what comes is left out.
+    /// In the line: its rest is left out.
     Inside,
 }
 
 impl Prompt {
-    /// A text begins: one of several in a content, maybe. Where its role comes behind it, nobody knows yet whose it is,
+    /// Begins a text, maybe one of several in a content. If its role comes after it, nobody knows yet whose text it is,
     /// and all of it is taken.
     pub fn text_begins(&mut self) {
         let is_system = match self.speaker {
@@ -36,14 +36,14 @@ impl Prompt {
         self.line = if is_system { Line::Begins(0) } else { Line::Past };
     }
 
-    /// It is over: what could have become such a line has not.
+    /// Ends a text. Bytes that could have become such a line have not, and are taken.
     pub fn text_ends(&mut self) {
         if let Line::Begins(length) = std::mem::replace(&mut self.line, Line::Past) {
             self.take(ATTRIBUTION.get(..length).unwrap_or_default());
         }
     }
 
-    /// A run of a text that has not come past such a line. Answers as [`Taker::take`] does.
+    /// Takes a run of a text that may still be in such a line. Returns what [`Taker::take`] does.
     #[cold]
     pub(super) fn take_past_line(&mut self, run: &[u8]) -> usize {
         let mut left_out = 0;
@@ -69,7 +69,7 @@ impl Prompt {
         run.len() - rest.len() + self.take(rest)
     }
 
-    /// Whether what is held of a block of the system prompt is no part of it.
+    /// Whether the held block of the system prompt is such a line, and so no part of the prompt.
     pub(super) fn is_attribution(&self) -> bool {
         let held = self.held.get(..self.held_length).unwrap_or_default();
         let text = held.strip_prefix(&[Mark::Text as u8]);

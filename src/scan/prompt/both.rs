@@ -1,5 +1,5 @@
-//! The prompt read once and understood twice: as the plan says it, and, where a chain is made for one policy and
-//! another makes its keys as if there was none, as that one would read it.
+//! The prompt read once and hashed twice: as the plan says, and, if a chain is made for one policy while another makes
+//! its keys without a chain, also as that one would hash it.
 
 use std::ops::Deref;
 
@@ -9,16 +9,16 @@ use super::super::text::Taker;
 use super::super::{Plan, PrefixHash};
 use super::Prompt;
 
-/// One prompt, or the same one twice.
+/// One prompt, or the same prompt hashed twice.
 pub(in crate::scan) struct Prompts {
     kernel: &'static Kernel,
-    /// What says how far the body is read.
+    /// The prompt by the plan, which decides how far the body is read.
     all: Prompt,
-    /// Looks on, as far as its own prefix goes.
+    /// The prompt without a chain, read as far as its own prefix goes.
     plain: Option<Box<Prompt>>,
 }
 
-/// What is asked of the prompt, the one that says how far the body is read answers.
+/// Questions about the prompt are answered by `all`.
 impl Deref for Prompts {
     type Target = Prompt;
 
@@ -27,7 +27,7 @@ impl Deref for Prompts {
     }
 }
 
-/// What becomes of it, both are told: there is no way to change one alone.
+/// Changes go to both: there is no way to change only one.
 impl Prompts {
     pub fn new(kernel: &'static Kernel) -> Self {
         Prompts { kernel, all: Prompt::new(kernel), plain: None }
@@ -87,7 +87,7 @@ impl Prompts {
         self.each(Prompt::text_ends);
     }
 
-    /// Whether either wants what tells the medium from others.
+    /// Whether either needs the sample of the medium.
     pub fn media_begins(&mut self) -> bool {
         let wanted = self.plain.as_mut().is_some_and(|plain| plain.media_begins());
         self.all.media_begins() || wanted
@@ -114,12 +114,12 @@ impl Prompts {
         self.each(|prompt| prompt.id(id));
     }
 
-    /// So many token ids have been written into the room, which is there for one prompt alone.
+    /// Notes that so many token ids were written into the room, which there is only for one prompt alone.
     pub fn ids_written(&mut self, count: usize) {
         self.all.ids_written(count);
     }
 
-    /// The prefix of a body that is not cut into blocks; [`Prompt::prefix`] where that is not asked for.
+    /// Returns the prefix without a chain; [`Prompt::prefix`] if that is not asked for.
     pub fn plain_prefix(&self) -> Option<PrefixHash> {
         self.plain.as_ref().map_or_else(|| self.all.prefix(), |plain| plain.prefix())
     }
@@ -142,7 +142,7 @@ impl Taker for Prompts {
         self.all.take(run)
     }
 
-    /// None while both want the text: what is written there one of them sees.
+    /// There is no room while both want the text: only one of them would get bytes written there.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         match &self.plain {

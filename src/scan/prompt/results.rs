@@ -1,4 +1,4 @@
-//! What is known of a prompt: its prefix, its chain, its size.
+//! The results for a prompt: its prefix, its chain, its size.
 
 use super::super::lanes::linked;
 use super::super::section::{self, Section};
@@ -6,7 +6,7 @@ use super::super::{Counts, PrefixHash, PrefixMode};
 use super::Prompt;
 
 impl Prompt {
-    /// The prefix as far as it is known; `None` without any text.
+    /// Returns the prefix as far as it is known; `None` without any text.
     pub fn prefix(&self) -> Option<PrefixHash> {
         if !self.has_prefix() {
             return None;
@@ -21,7 +21,7 @@ impl Prompt {
         })
     }
 
-    /// Whether [`Prompt::prefix`] knows any, which takes no hash to tell.
+    /// Whether [`Prompt::prefix`] returns one, without computing a hash.
     pub fn has_prefix(&self) -> bool {
         let [_, system, main, _] = &self.sections;
         match self.mode {
@@ -30,8 +30,8 @@ impl Prompt {
         }
     }
 
-    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, which stands for all before
-    /// it and for `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
+    /// Replaces `chain` by the prompt's: a hash for each whole block of its canonical form, of all bytes up to its end
+    /// and of `root`. Tools come first, then the system prompt, then the rest; a block ends with its section.
     pub fn chain(&self, root: u64, chain: &mut Vec<u64>) {
         chain.clear();
         let mut root = root;
@@ -44,27 +44,27 @@ impl Prompt {
                     chain.push(linked(root, prefix));
                 }
             });
-            // Turned by its place: the same bytes as tools and as a system prompt are two prompts. Behind the last one
-            // nothing begins.
+            // Rotated by its place: the same bytes as tools and as a system prompt are two different prompts. Nothing
+            // begins after the last section.
             if state.hashed > 0 && section != Section::Main {
                 root = linked(root.rotate_left(1 + section as u32), state.digest.value());
             }
         }
     }
 
-    /// What has been read of the prompt, or of all prompts of a batch.
+    /// Returns how much was read of the prompt, or of all prompts of a batch.
     pub fn counts(&self) -> Counts {
         self.sections.iter().fold(Counts::default(), |sum, state| sum.and(state.counts))
     }
 
-    /// Whether there is any text that belongs to no prompt alone.
+    /// Whether there is any text that belongs to no single prompt.
     pub fn compares(&self) -> bool {
         let [_, _, _, extra] = &self.sections;
         extra.counts != Counts::default()
     }
 
-    /// What of this was read beside the first prompt: others of an array, and what each is compared with. `None`: there
-    /// is one prompt.
+    /// Returns how much of that was read beside the first prompt: others of an array, and texts that each is compared
+    /// with. `None`: there is one prompt.
     pub fn beside(&self) -> Option<Counts> {
         let [_, _, main, extra] = &self.sections;
         let others = if main.items > 0 { main.counts.less(main.first) } else { Counts::default() };

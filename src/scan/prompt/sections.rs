@@ -1,11 +1,11 @@
-//! Which sections of a prompt are read, and when no more of them is wanted.
+//! Which sections of a prompt are read, and when the rest of them is not needed.
 
 use super::super::PrefixMode;
 use super::super::section::Section;
 use super::{Prompt, Speaker};
 
 impl Prompt {
-    /// Whether a section is to be read at all, or skipped unseen.
+    /// Whether a section is to be read, and not skipped unseen.
     pub fn wants_section(&self, section: Section) -> bool {
         if self.replaced && matches!(section, Section::Tools | Section::Main) {
             return false;
@@ -17,24 +17,24 @@ impl Prompt {
             }
     }
 
-    /// A section begins; when it has been there before, the last one wins.
+    /// Begins a section; if it was there before, the last one wins.
     pub fn begin(&mut self, section: Section) {
         self.current = section;
         let links_max = self.links_max;
         self.section().reset(links_max);
         self.section().seen = true;
-        // What counts toward no prefix is closed from the start.
+        // A section that takes part in no prefix is closed from the start.
         let closed = section == Section::Extra || self.mode == PrefixMode::FirstUser && section != Section::Main;
         self.section().closed = closed;
-        // What was left in the midst of a message says nothing of this one.
+        // A message in which the last section was left says nothing of this one.
         self.hold_nothing(Speaker::Bare);
         if section == Section::Main {
             self.chars = 0;
         }
     }
 
-    /// Token ids begin that an engine takes for the whole prompt: messages and tools are no part of it, wherever they
-    /// stand.
+    /// Begins token ids that an engine takes as the whole prompt: messages and tools are no part of it, wherever they
+    /// are.
     pub fn begin_instead(&mut self) {
         let links_max = self.links_max;
         self.sections[Section::Tools as usize].reset(links_max);
@@ -42,7 +42,7 @@ impl Prompt {
         self.replaced = true;
     }
 
-    /// A section that is in several fields of the body begins, or goes on.
+    /// Begins, or goes on with, a section that is in several fields of the body.
     pub fn goes_on(&mut self, section: Section) {
         self.current = section;
         if !self.section_ref().seen {
@@ -50,7 +50,7 @@ impl Prompt {
         }
     }
 
-    /// The section's value is over.
+    /// Ends the section's value.
     pub fn end(&mut self, section: Section) {
         self.sections[section as usize].ended = true;
     }
@@ -60,7 +60,8 @@ impl Prompt {
         !self.counts_all && self.section_ref().closed
     }
 
-    /// Whether the prefix cannot change any more, and what is to be counted has been, given the sections this API has.
+    /// Whether the prefix cannot change any more, and everything to be counted was counted, given the sections that
+    /// this API has.
     pub fn settled(&self, expected: &[Section]) -> bool {
         let settled = |section: Section| {
             let state = &self.sections[section as usize];

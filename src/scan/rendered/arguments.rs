@@ -1,5 +1,5 @@
 //! Arguments of a call: the text of a JSON object, written as Python's `json.dumps(…, ensure_ascii=False)` writes what
-//! `json.loads` has read of it. Where that is not certain, they are refused.
+//! `json.loads` has read. If the result is not certain, they are refused.
 
 use super::super::Fault;
 use super::super::kernel::{Kernel, unicode_escape, wtf8};
@@ -23,14 +23,14 @@ impl Arguments {
         Arguments { kernel, text, names }
     }
 
-    /// The value that `reader` stands before: a text that is JSON, or the object itself. None, and a text without a
-    /// byte, are an object without a key.
+    /// Writes the value that is next in `reader`: a text that is JSON, or the object itself. Null, and an empty text,
+    /// count as an object without keys.
     pub fn write(&mut self, reader: &mut Reader<'_>, page: &mut Page) -> Result<(), Why> {
         match reader.peek()? {
             b'"' => {
                 (self.text.length, self.text.over) = (0, false);
                 reader.string(&mut self.text)?;
-                // Of a text that is no JSON engines make what they like.
+                // Engines differ in what they make of a text that is no JSON.
                 self.write_text(page).map_err(|_| Why::Call)
             }
             b'{' => object(reader, &mut self.names, page),
@@ -65,7 +65,7 @@ struct Text {
 }
 
 impl Text {
-    /// All of it; `None`: too long, or half a character is in it, which nobody can send on.
+    /// Returns the text; `None`: it is too long, or contains a lone surrogate, which cannot be sent on.
     fn get(&self) -> Option<&[u8]> {
         let text = self.bytes.get(..self.length).filter(|_| !self.over)?;
         let is_half = |place: usize| text.get(place + 1).is_some_and(|next| *next >= 0xa0);
@@ -98,12 +98,12 @@ impl Taker for Text {
 struct Names {
     hashes: [u32; ARGUMENTS_KEYS_MAX],
     length: usize,
-    /// Where those of each open bracket begin.
+    /// Where the hashes of each open bracket's keys begin.
     begins: [usize; ARGUMENTS_DEPTH_MAX],
 }
 
 impl Names {
-    /// A key of the innermost object, at this depth; one that is there already, or seems to be, is refused.
+    /// Adds a key of the innermost object, at this depth; one that is there already, or seems to be, is refused.
     fn add(&mut self, depth: usize, hash: u32) -> Result<(), Why> {
         let begin = depth.checked_sub(1).and_then(|depth| self.begins.get(depth)).ok_or(Why::Call)?;
         let own = self.hashes.get(*begin..self.length).unwrap_or_default();
@@ -117,14 +117,14 @@ impl Names {
     }
 }
 
-/// Brackets that are open; the lowest bit of `objects` tells of the innermost.
+/// The open brackets. A bit of `objects` is set for an object, the lowest for the innermost bracket.
 #[derive(Default)]
 struct Open {
     depth: usize,
     objects: u64,
 }
 
-const _: () = assert!(ARGUMENTS_DEPTH_MAX <= 64, "a bit for each");
+const _: () = assert!(ARGUMENTS_DEPTH_MAX <= 64, "a bit for each level");
 
 /// Writes the object that begins here.
 fn object(reader: &mut Reader<'_>, names: &mut Names, page: &mut Page) -> Result<(), Why> {
@@ -154,7 +154,7 @@ fn object(reader: &mut Reader<'_>, names: &mut Names, page: &mut Page) -> Result
     }
 }
 
-/// Goes on to the next value, past what is closed before it; says whether there is one.
+/// Goes on to the next value, past brackets that close before it; false if there is none.
 fn next(
     reader: &mut Reader<'_>,
     names: &mut Names,
@@ -185,8 +185,7 @@ fn next(
     Ok(false)
 }
 
-/// Gives `put` the string whose quote was looked at as Python writes it, quotes included.
-/// Most escapes stand as they are.
+/// Gives `put` the string whose quote is next, as Python writes it, quotes included. Most escapes stay as they are.
 fn text(reader: &mut Reader<'_>, mut put: impl FnMut(&[u8])) -> Result<(), Why> {
     let (kernel, bytes) = (reader.kernel(), reader.rest());
     let (mut from, mut at) = (0, 1);
@@ -268,11 +267,11 @@ fn is_plain(number: &[u8]) -> bool {
     !is_small && whole.len() + part.len() - leading <= FRACTION_DIGITS_MAX
 }
 
-/// Longest whole number: Python refuses those of more than 4,300 digits.
+/// Most digits of a whole number: Python refuses more than 4,300.
 const WHOLE_DIGITS_MAX: usize = 4_000;
-/// So many digits every double keeps; this is less than what it writes an exponent for.
+/// Most digits of a fraction: a double keeps as many, and Python writes an exponent only for more.
 const FRACTION_DIGITS_MAX: usize = 15;
-/// Zeros behind the point of the smallest fraction that has no exponent.
+/// Most zeros after the point of a fraction that Python writes without an exponent.
 const SMALL_ZEROS_MAX: usize = 3;
 
 /// FNV-1a: keys are short.

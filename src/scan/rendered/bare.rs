@@ -5,7 +5,7 @@ use super::{Why, Writer};
 use crate::vocabulary::{Lead, Run};
 
 impl Writer<'_> {
-    /// The value of `prompt`. Of several prompts the first.
+    /// Writes the value of `prompt`; of several prompts the first.
     pub(super) fn prompt(&mut self) -> Result<(), Why> {
         self.page.clear();
         match self.reader.peek()? {
@@ -17,7 +17,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A text, and before it what the tokenizer puts there.
+    /// Writes a text, after the tokens that the tokenizer puts before it.
     fn bare_text(&mut self) -> Result<(), Why> {
         let vocabulary = &*self.form.vocabulary;
         let ids = if self.said.begins() { vocabulary.begins() } else { &[] };
@@ -30,7 +30,7 @@ impl Writer<'_> {
         Ok(self.reader.string(self.page)?)
     }
 
-    /// Token ids, or several prompts of one kind.
+    /// Writes token ids, or the first of several prompts of one kind.
     fn list(&mut self) -> Result<(), Why> {
         self.reader.step();
         let mut opening = true;
@@ -58,7 +58,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Token ids up to the end of their list; the first is there.
+    /// Writes token ids up to the end of their list, which has at least one.
     fn ids(&mut self) -> Result<(), Why> {
         let (form, mut run, mut opening) = (self.form, Run::begin(&self.form.vocabulary), false);
         loop {

@@ -5,8 +5,8 @@ use super::chat::Written;
 use super::{Why, Writer};
 
 impl<'a> Writer<'a> {
-    /// The value of `tool_calls`, behind a content of which that was written. Says how what is behind it is written;
-    /// `None`: it has no calls and says nothing.
+    /// Writes the value of `tool_calls`, after a content of which `content` was written. Returns the calls' texts;
+    /// `None`: there are no calls.
     pub(super) fn calls(&mut self, turn: &'a Turn, content: Written) -> Result<Option<&'a Calls>, Why> {
         if self.reader.peek()? != b'[' {
             return Err(Why::Call);
@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The name of a tool; templates may escape what others have in them.
+    /// Writes the name of a tool. Names with other characters are refused, as templates may escape them.
     fn name(&mut self) -> Result<(), Why> {
         if self.reader.peek()? != b'"' {
             return Err(Why::Call);

@@ -8,28 +8,28 @@ use super::super::words::Word;
 use super::{Why, Writer};
 use crate::vocabulary::Lead;
 
-/// Where a message's content stands.
+/// Where a message's content is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Absent,
-    /// Before its role: to come back to.
+    /// It is before its role, at this offset, to come back to.
     At(usize),
     There(Written),
 }
 
-/// What was written of a content.
+/// How much was written of a content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
-    /// It is null, or a list of no parts.
+    /// Nothing: it is null, or a list without parts.
     Nothing,
-    /// A text without a byte.
+    /// An empty text.
     Empty,
     Text,
 }
 
 impl<'a> Writer<'a> {
-    /// The value of `messages`. What is believed of it ends with the last whole message; what stands behind that is not
-    /// written yet.
+    /// Writes the value of `messages`. Only whole messages are believed; the text after the last one is not written
+    /// yet.
     pub(super) fn messages(&mut self) -> Result<(), Why> {
         self.page.clear();
         (self.after, self.generation, self.called) = (&[], &[], false);
@@ -43,7 +43,7 @@ impl<'a> Writer<'a> {
         let ended = self.each_message(chat);
         if ended.is_err() {
             self.reader.go_to(first);
-            // Whoever stands behind the message that was not written may change what stands before it.
+            // A message after the one that could not be written may change what is before it.
             if !matches!(self.changed(chat), Ok(false)) {
                 self.page.clear();
             }
@@ -51,8 +51,7 @@ impl<'a> Writer<'a> {
         ended
     }
 
-    /// Whether one of all messages changes what stands before it: of each its role alone is looked at. `Err`: that
-    /// cannot be known.
+    /// Whether any message changes what is before it; only the role of each is looked at. `Err`: this cannot be known.
     fn changed(&mut self, chat: &Chat) -> Result<bool, Why> {
         if !chat.turns.iter().any(|turn| matches!(turn.place, Place::First | Place::Nowhere)) {
             return Ok(false);
@@ -72,7 +71,7 @@ impl<'a> Writer<'a> {
         Ok(false)
     }
 
-    /// Where messages of the next one's role are written as that says; `None`: the form does not know that role.
+    /// Returns the place of the next message's role; `None`: the form does not know that role.
     fn place(&mut self, chat: &Chat) -> Result<Option<Place>, Why> {
         if self.reader.peek()? != b'{' {
             return Err(Why::Prompt);
@@ -96,7 +95,8 @@ impl<'a> Writer<'a> {
         found.ok_or(Why::Role)
     }
 
-    /// What stands before all messages. What a tokenizer itself puts before a prompt is not where its text begins.
+    /// Writes the text before all messages. A prompt's text begins after the tokens that the tokenizer itself puts
+    /// before it.
     fn start(&mut self, mut text: &[u8]) {
         let vocabulary = &*self.form.vocabulary;
         if vocabulary.lead() == Lead::First {
@@ -128,7 +128,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A message behind one of the turn `last`.
+    /// Writes a message that follows one of the turn `last`.
     fn message(&mut self, chat: &'a Chat, last: Option<&Turn>) -> Result<&'a Turn, Why> {
         if self.reader.peek()? != b'{' {
             return Err(Why::Prompt);
@@ -171,7 +171,7 @@ impl<'a> Writer<'a> {
         Ok(turn)
     }
 
-    /// Reads what was skipped at a place, and comes back.
+    /// Reads what was skipped at `place`, and comes back.
     pub(super) fn at<T>(&mut self, place: usize, read: impl FnOnce(&mut Self) -> Result<T, Why>) -> Result<T, Why> {
         let behind = self.reader.at();
         self.reader.go_to(place);
@@ -180,7 +180,7 @@ impl<'a> Writer<'a> {
         Ok(read)
     }
 
-    /// The role of a message, and what stands before its content.
+    /// Reads the role of a message, and writes the text before its content.
     fn role(&mut self, chat: &'a Chat, last: Option<&Turn>) -> Result<&'a Turn, Why> {
         if self.reader.peek()? != b'"' {
             return Err(Why::Role);
@@ -192,7 +192,7 @@ impl<'a> Writer<'a> {
         }
         let joined = turn.joined.as_deref().filter(|_| last.is_some_and(|last| last.role == turn.role));
         match joined {
-            // Whether calls are joined, too, a turn does not say.
+            // A turn does not say whether a message with calls is joined, too.
             Some(_) if self.called => return Err(Why::Message),
             Some(joined) => self.page.put(joined),
             None => {
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
         };
         match self.page.bytes() > before {
             true => Ok(Written::Text),
-            // White space of which nothing is left.
+            // It was only white space, and nothing is left.
             false if is_blank => Err(Why::Empty),
             false if is_there => Ok(Written::Empty),
             false => Ok(Written::Nothing),
@@ -240,7 +240,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A field of a message that templates write, other than content and calls: where it says anything, the form ends.
+/// Returns why the form ends if a message has this field, other than null: templates write it, and it is neither
+/// content nor calls.
 fn ends_message(name: &[u8]) -> Option<Why> {
     match Inner::of(name) {
         Inner::Raw if name == b"tool_call_id" => None,
@@ -251,7 +252,7 @@ fn ends_message(name: &[u8]) -> Option<Why> {
     }
 }
 
-/// A content: a text, or parts, or nothing. Says whether there is any text, be it empty.
+/// Gives `taker` a content: a text, or parts, or nothing. True if there is any text, even an empty one.
 fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, turn: &Turn, taker: &mut impl Taker) -> Result<bool, Why> {
     match reader.peek()? {
         b'"' => {
@@ -277,7 +278,7 @@ fn texts(reader: &mut Reader, word: &mut Word, chat: &Chat, turn: &Turn, taker: 
     }
 }
 
-/// One part of a content: a text, bare or with its type.
+/// Gives `taker` one part of a content: a text, bare or with its type.
 fn part(reader: &mut Reader, word: &mut Word, taker: &mut impl Taker) -> Result<(), Why> {
     match reader.peek()? {
         b'"' => return Ok(reader.string(taker)?),

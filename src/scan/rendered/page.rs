@@ -1,4 +1,4 @@
-//! Where a prompt is written: a digest that leaves hashes, and what a content passes on its way there.
+//! Where a prompt is written: a digest that leaves hashes, and the sieve that a content passes on its way there.
 
 use super::super::digest::Digest;
 use super::super::form::Turn;
@@ -9,15 +9,16 @@ use super::Why;
 use super::stops::Search;
 use crate::limits::{BLOCK_BYTES, LINKS_MAX, STEP_BYTES};
 
-/// Longest white space inside a content whose ends are trimmed: it is held until it is known not to be the end.
+/// Longest white space inside a content whose ends are trimmed: it is held until more text shows that it is not at the
+/// end.
 const SPACE_MAX: usize = 256;
 
-/// The prompt so far, as far as it is hashed.
+/// The prompt written so far, as a hash.
 pub(super) struct Page {
     digest: Digest,
-    /// How much of it is believed, whatever follows.
+    /// How many bytes of it are believed, whatever follows.
     kept: u64,
-    /// A space that comes next is left out.
+    /// Whether a space that comes next is left out.
     leads: bool,
 }
 
@@ -26,14 +27,14 @@ impl Page {
         Page { digest: Digest::stepped(kernel, LINKS_MAX * BLOCK_BYTES / STEP_BYTES), kept: 0, leads: false }
     }
 
-    /// An empty one.
+    /// Empties the page.
     pub fn clear(&mut self) {
         self.digest.reset(LINKS_MAX * BLOCK_BYTES / STEP_BYTES);
         (self.kept, self.leads) = (0, false);
     }
 
-    /// Leaves out a space if that comes next: where a tokenizer puts one unless there is one, tokens do not tell whose
-    /// it was, and [`crate::vocabulary::Run`] reads them without it.
+    /// Leaves out a space if it comes next: if a tokenizer puts one unless there is one, tokens do not tell whose it
+    /// was, and [`crate::vocabulary::Run`] reads them without it.
     pub fn lead(&mut self) {
         self.leads = true;
     }
@@ -50,28 +51,28 @@ impl Page {
         text.strip_prefix(b" ").unwrap_or(text)
     }
 
-    /// How many bytes there are.
+    /// Returns how many bytes were written.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.digest.bytes()
     }
 
-    /// Believes what is there.
+    /// Believes what was written so far.
     pub fn keep(&mut self) {
         self.kept = self.digest.bytes();
     }
 
-    /// Nothing more comes.
+    /// Ends the prompt.
     pub fn end(&mut self) {
         self.digest.flush();
     }
 
-    /// How many bytes are believed.
+    /// Returns how many bytes are believed.
     pub fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The links of what is believed, once nothing more comes; see [`super::Renderer::links`].
+    /// Replaces both by the links of what is believed, once the prompt has ended; see [`super::Renderer::links`].
     pub fn links(&self, root: u64, blocks: &mut Vec<u64>, steps: &mut Vec<u64>) {
         const STEPS: usize = BLOCK_BYTES / STEP_BYTES;
         let prefixes = self.digest.prefixes();
@@ -95,7 +96,7 @@ impl Page {
     }
 }
 
-/// A text that is written as it stands.
+/// Writes a text as it is.
 impl Taker for Page {
     #[inline]
     fn take(&mut self, run: &[u8]) -> usize {
@@ -103,7 +104,7 @@ impl Taker for Page {
         run.len()
     }
 
-    /// None where a space may have to be left out before the text.
+    /// There is no room if a space may have to be left out before the text.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.leads { &mut [] } else { self.digest.room() }
@@ -115,7 +116,7 @@ impl Taker for Page {
     }
 }
 
-/// What contents pass that are trimmed, or searched for what stops the form.
+/// Trims contents, and searches them for texts that end the form.
 pub(super) struct Sieve {
     trim: Trim,
     search: Search,
@@ -126,7 +127,7 @@ impl Sieve {
         Sieve { trim: Trim::new(), search: Search::default() }
     }
 
-    /// A content of this turn begins.
+    /// Begins a content of this turn.
     pub fn over<'s>(&'s mut self, page: &'s mut Page, turn: &'s Turn) -> Sieved<'s> {
         self.trim.begin();
         self.search = Search::default();
@@ -143,7 +144,7 @@ pub(super) struct Sieved<'s> {
 }
 
 impl Sieved<'_> {
-    /// The content is over; says whether the form could write it, and if so, whether there was anything.
+    /// Ends the content. Returns whether it had any bytes, or why the form could not write it.
     pub fn end(self) -> Result<bool, Why> {
         if self.sieve.search.has_found() {
             return Err(Why::Stop);
@@ -164,7 +165,7 @@ impl Taker for Sieved<'_> {
         run.len()
     }
 
-    /// None where white space may have to be left out before the text.
+    /// There is no room if white space may have to be left out before the text.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.turn.trims { self.sieve.trim.room(self.page) } else { self.page.room() }
@@ -186,7 +187,7 @@ struct Trim {
     /// White space that is written if more follows.
     held: [u8; SPACE_MAX],
     length: usize,
-    /// The longest run of it did not fit.
+    /// A run of white space did not fit.
     over: bool,
     /// The first bytes that are written, and the last.
     first: [u8; 3],
@@ -228,7 +229,7 @@ impl Trim {
         }
     }
 
-    /// Room behind what is held, once the text has begun.
+    /// Returns room after the held white space, once the text has begun.
     fn room<'p>(&mut self, page: &'p mut Page) -> &'p mut [u8] {
         if self.written == 0 {
             return &mut [];
@@ -236,7 +237,7 @@ impl Trim {
         page.digest.room_behind(self.held.get(..self.length).unwrap_or_default())
     }
 
-    /// So many bytes stand behind what was held: the white space at their end is taken back.
+    /// Takes back the white space at the end of so many bytes written after the held ones.
     fn written(&mut self, page: &mut Page, length: usize) {
         if self.written == 0 {
             return;
@@ -251,7 +252,7 @@ impl Trim {
         page.digest.take_back(space);
     }
 
-    /// Notes the first and the last bytes of what is not ASCII white space.
+    /// Notes the first and the last bytes of text without ASCII white space at its ends.
     fn note(&mut self, text: &[u8]) {
         let free = self.first.iter_mut().skip(self.written);
         free.zip(text).for_each(|(slot, byte)| *slot = *byte);
@@ -261,19 +262,20 @@ impl Trim {
         }
     }
 
-    /// Whether nothing was there that is trimmed in another way: templates take all of Unicode's white space off.
+    /// Whether the trimming was the same as a template's: templates also take off Unicode's other white space.
     fn is_plain(&self) -> bool {
         let wide = matches!(self.first, [0xc2, 0x85 | 0xa0, _]) || matches!(self.last, [_, 0xc2, 0x85 | 0xa0]);
         !self.over && !wide && !is_wide_space(self.first) && !is_wide_space(self.last)
     }
 }
 
-/// ASCII that Python's `strip` takes off.
+/// Whether Python's `strip` takes off this ASCII character.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ')
 }
 
-/// What it takes off of three bytes: U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000.
+/// Whether Python's `strip` takes off this character of three bytes: U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F,
+/// U+205F, U+3000.
 fn is_wide_space(sign: [u8; 3]) -> bool {
     match sign {
         [0xe1, 0x9a, 0x80] | [0xe2, 0x81, 0x9f] | [0xe3, 0x80, 0x80] => true,

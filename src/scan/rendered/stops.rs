@@ -1,21 +1,21 @@
-//! Texts in which something occurs that the template looks for.
+//! Finds stops: texts that a template looks for in a content.
 
 use memchr::memmem;
 
-/// So many bytes of a stop are looked for: a longer one stops already there.
+/// Most bytes of a stop that are looked for: the beginning of a longer one counts as the whole.
 const STOP_MAX: usize = 32;
 
 /// Looks for stops in a text that arrives in runs.
 #[derive(Default)]
 pub(super) struct Search {
-    /// The end of the text so far, in which one may have begun.
+    /// The end of the text so far, in which a stop may have begun.
     last: [u8; STOP_MAX - 1],
     length: usize,
     found: bool,
 }
 
 impl Search {
-    /// Whether there was one.
+    /// Whether a stop was found.
     pub fn has_found(&self) -> bool {
         self.found
     }
@@ -26,7 +26,7 @@ impl Search {
             return;
         }
         self.found = has_stop(stops, run) || self.is_across(stops, run);
-        // The end of all that was seen.
+        // Keeps the end of all that was seen.
         if let Some(tail) = run.last_chunk() {
             (self.last, self.length) = (*tail, STOP_MAX - 1);
             return;
@@ -39,7 +39,7 @@ impl Search {
         }
     }
 
-    /// Whether one lies across the border to this run.
+    /// Whether a stop begins before this run and ends in it.
     fn is_across(&self, stops: &[Box<[u8]>], run: &[u8]) -> bool {
         let last = self.last.get(..self.length).unwrap_or_default();
         let mut firsts = stops.iter().map(|stop| stop.first());
@@ -53,7 +53,8 @@ impl Search {
     }
 }
 
-/// Whether one of these is in a run. Most begin with a bracket or the like: those are found by it, all in one pass.
+/// Whether a stop is in a run. Most stops begin with a bracket or the like: these are found by that byte, all in one
+/// pass.
 fn has_stop(stops: &[Box<[u8]>], run: &[u8]) -> bool {
     stops.iter().enumerate().any(|(place, stop)| match stop.first() {
         Some(&first) if first.is_ascii_punctuation() => {
@@ -64,15 +65,15 @@ fn has_stop(stops: &[Box<[u8]>], run: &[u8]) -> bool {
     })
 }
 
-/// Whether a text begins with one of them.
+/// Whether a text begins with a stop.
 #[inline]
 fn begins(stops: &[Box<[u8]>], text: &[u8]) -> bool {
-    // Most that begin like one end with the next byte.
+    // Most texts that begin like a stop differ in the second byte.
     let second = text.get(1);
     stops.iter().any(|stop| (stop.get(1) == second || stop.len() == 1) && text.starts_with(begin_of(stop)))
 }
 
-/// So much of a stop as is looked for.
+/// Returns the part of a stop that is looked for.
 fn begin_of(stop: &[u8]) -> &[u8] {
     stop.get(..STOP_MAX).unwrap_or(stop)
 }

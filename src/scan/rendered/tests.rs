@@ -1,4 +1,4 @@
-//! What is written of odd bodies, row by row, and of random ones beside a plain renderer.
+//! Prompts of odd bodies, row by row, and of random ones compared with a plain renderer.
 
 mod calls;
 mod oracle;
@@ -51,7 +51,7 @@ fn rendered(api: Api, form: &Form, body: &[u8]) -> (Rendering, Box<Renderer>) {
     (rendering, renderer)
 }
 
-/// That this is all of the prompt, or, where it ends, all that is known of it.
+/// Checks that this is all of the prompt, or, if it ends early, all that is known of it.
 fn check(api: Api, body: &str, text: &str, ends: Option<Why>) {
     let (rendering, renderer) = rendered(api, &form(true, Lead::Nowhere), body.as_bytes());
     assert_eq!(rendering, Rendering { bytes: text.len() as u64, ends }, "{body}");
@@ -87,7 +87,7 @@ fn a_chat_is_written_as_its_template_does() {
     check(Api::Chat, system, &text, None);
 }
 
-/// Roles that are written otherwise where they stand, or that change what is before them.
+/// Roles that are written in another way at some places, or that change what is before them.
 #[test]
 fn a_form_ends_where_a_role_stands_that_is_written_otherwise() {
     let placed = |place: Place, lone: bool, body: &str| {
@@ -117,14 +117,14 @@ A<|im_end|>
     );
     assert_eq!(placed(Place::First, false, &[assistant, user].join(",")), whole(first.len()));
     assert_eq!(placed(Place::Nowhere, false, assistant), (0, Some(Why::Place)));
-    // Alone it is written otherwise, too.
+    // Alone it is written in another way, too.
     assert_eq!(placed(Place::First, false, assistant), ("<s>".len(), Some(Why::Place)));
     let odd = r#"{"role":"odd","content":"x"}"#;
     let odd = [user, odd, user].join(",");
     for place in [Place::First, Place::NotLast, Place::Nowhere] {
         assert_eq!(placed(place, false, &odd), (asked.len(), Some(Why::Role)), "{place:?}");
     }
-    // Behind what is not read may stand what changes all that was.
+    // After the part that is not read there may be a message that changes everything before.
     let changed = [odd.as_str(), assistant].join(",");
     assert_eq!(placed(Place::Nowhere, false, &changed), (0, Some(Why::Role)));
     assert_eq!(placed(Place::First, false, &changed), (0, Some(Why::Role)));
@@ -171,7 +171,7 @@ fn a_message_that_the_form_does_not_know_is_taken_back() {
     for (message, why) in cases {
         let body = format!(r#"{{"messages":[{{"role":"user","content":"Hi"}},{message},{{"role":"user"}}],"n":1}}"#);
         check(Api::Chat, &body, &before, Some(why));
-        // Where a role may change what is before it, it has to be known of all.
+        // If a role may change what is before it, the roles of all messages have to be known.
         let has_role = !matches!(message.matches(r#""role":""#).count(), 0 | 2);
         let bytes = if has_role { before.len() as u64 } else { 0 };
         let (rendering, _) = rendered(Api::Chat, &looks_back, body.as_bytes());
@@ -250,7 +250,7 @@ fn white_space_is_followed_so_far() {
     }
 }
 
-/// All that Python's `strip` takes off: what is wider than a byte ends the form where it stands at one end.
+/// All that Python's `strip` takes off: white space of more than one byte ends the form if it is at one end.
 #[test]
 fn white_space_is_what_python_takes_for_it() {
     let narrow = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} ";
@@ -297,7 +297,7 @@ fn what_is_written_is_what_a_plain_renderer_writes() {
         whole.set(whole.get() + u32::from(is_whole));
         ended.set(ended.get() + u32::from(!is_whole && text.len() > BLOCK_BYTES));
     });
-    // Drawn anew each time, some 255 and 17: far enough below that chance does not fail.
+    // They are drawn anew each time, some 255 and 17: these bounds are low enough not to fail by chance.
     assert!(whole.get() > cases / 16 && ended.get() > cases / 1_000, "{} whole, {} ended", whole.get(), ended.get());
 }
 
@@ -315,11 +315,11 @@ fn calls_and_results_are_written_as_a_plain_renderer_writes_them() {
     assert!(seen[0] > cases / 16 && seen[1] > cases / 20 && seen[2] > cases / 40 && seen[3] > 0, "{seen:?}");
 }
 
-/// What random bodies are, by their API, form and fields.
+/// Random bodies, by their API, form and fields.
 type Drawn = (Api, calls::Shape, Vec<(&'static str, random::Json)>);
 
-/// Compares what all kernels write of random bodies with the plain renderer; tells of each what is known, and whether
-/// it is all.
+/// Compares what all kernels write of random bodies with the plain renderer; returns for each what is known, and
+/// whether it is all.
 fn run(cases: u32, strategy: impl Strategy<Value = Drawn>, note: impl Fn(&[u8], bool)) {
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let lead = prop::sample::select(vec![Lead::Nowhere, Lead::First, Lead::BehindSpecial]);
@@ -344,7 +344,8 @@ fn run(cases: u32, strategy: impl Strategy<Value = Drawn>, note: impl Fn(&[u8], 
             let unknown = renderer.unknown_tools().map(|unknown| scribe.out.get(unknown).unwrap());
             assert_eq!(unknown, oracle::unknown_tools(api, &form, &body, got.ends), "{got:?} {}", scribe.out);
         }
-        // What is broken anywhere, or cut off, is no reason to panic, nor to know anything where it is no object.
+        // A body that is broken anywhere, or cut off, must cause no panic, and nothing is known of it if it is no
+        // object.
         let place = seed as usize % bytes.len();
         let mut broken = bytes.to_vec();
         broken[place] ^= 1 << (seed >> 60 & 7);

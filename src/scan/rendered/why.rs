@@ -1,13 +1,13 @@
-//! How a rendering ends.
+//! How a rendering ends, and why.
 
 use super::super::Fault;
 
-/// What became of a body.
+/// The result of rendering a body's prompt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rendering {
-    /// How many bytes of the prompt are known.
+    /// Number of bytes of the prompt that are known.
     pub bytes: u64,
-    /// Why there is more of it, if so; `None`: these are all.
+    /// Why the rest of the prompt is not known; `None`: these bytes are all of it.
     pub ends: Option<Why>,
 }
 
@@ -22,39 +22,38 @@ pub enum Why {
     Template,
     /// A top-level field that changes what is written.
     Field,
-    /// Tools that the form does not know: templates write them first.
+    /// Tools that the form does not know; templates write them before the messages.
     Tools,
-    /// Tools with which the template is not of the kind that makes forms.
+    /// Tools with which the template makes no form.
     Toolset,
-    /// No prompt, or none that engines take.
+    /// No prompt, or one that engines refuse.
     Prompt,
     /// A message without a role, or with one that the form does not know.
     Role,
-    /// A message that says more than its content: a name, a reasoning,
-    /// calls of tools where the form has no words for them.
+    /// A message with more than its content: a name, reasoning, or calls of tools if the form has no texts for them.
     Message,
-    /// A call of a tool of which it is not certain how engines write it.
+    /// A call of a tool if it is not certain how engines write it.
     Call,
     /// An image, or another part that is no text.
     Media,
-    /// A role or content that is there twice in one message.
+    /// A field that is there twice in one message or part of it.
     Twice,
-    /// A text that the template writes otherwise.
+    /// A text that the template writes in another way.
     Stop,
-    /// White space at an end or inside of a content that is trimmed, of a kind or length that this one does not follow.
+    /// White space at an end of or inside a content that is trimmed, of a kind or length that the form does not follow.
     Space,
-    /// A content of which nothing is left.
+    /// A message without a content, or with one of which nothing is left.
     Empty,
-    /// Several parts of a content, where the template does more than to join them.
+    /// Several parts of a content, if the template does more than join them.
     Parts,
-    /// A role where it is written otherwise.
+    /// A role at a place where it is written in another way.
     Place,
-    /// A token id that nobody has, or that stands for no text.
+    /// A token id that no token has, or that stands for no text.
     Token,
 }
 
 impl Why {
-    /// Its label in counters.
+    /// The label in counters.
     pub fn as_str(self) -> &'static str {
         match self {
             Why::Body(fault) => fault.as_str(),

@@ -1,4 +1,4 @@
-//! Random calls of tools, the forms they are written in, and what Python would write of their arguments.
+//! Random calls of tools, the forms in which they are written, and their arguments as Python would write them.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::random::{Json, text};
 use crate::scan::{Calls, Place, Toolset, Turn};
 use crate::vocabulary::Lead;
 
-/// Numbers that Python writes as they stand.
+/// Numbers that Python writes as they are.
 const PLAIN: &[&str] = &[
     "0",
     "1",
@@ -27,10 +27,10 @@ const PLAIN: &[&str] = &[
     "false",
     "null",
 ];
-/// Numbers that it writes otherwise, or that are left alone to be sure.
+/// Numbers that it writes in another way, or that are refused to be sure.
 const ODD: &[&str] = &["-0", "1e3", "1.50", "0.00001", "2E-7", "0.1234567890123456", "12345678901234567.5"];
 
-/// What `json.dumps` writes, letters as they are; `None`: not certain, or a key is there twice.
+/// Returns what `json.dumps` writes, with letters as they are; `None`: this is not certain, or a key is there twice.
 pub fn dumped(value: &Json) -> Option<String> {
     let all = |parts: Option<Vec<String>>| parts.map(|parts| parts.join(", "));
     Some(match value {
@@ -64,7 +64,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", signs.collect::<String>())
 }
 
-/// Arguments as engines read them; `None`: they, or their text, are no object.
+/// Returns arguments as engines read them; `None`: they, or their text, are no object.
 pub fn arguments(value: Option<&Json>) -> Option<String> {
     match value {
         None | Some(Json::Raw("null")) => Some("{}".into()),
@@ -153,7 +153,7 @@ pub fn tools_value() -> impl Strategy<Value = Json> {
         .prop_map(Json::Raw)
 }
 
-/// Chats of agents, of which most can be written.
+/// Makes chats of agents, most of which can be written.
 pub fn body() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
     let tools = prop::option::weighted(0.6, tools_value());
     let said = |role: &'static str| {
@@ -204,7 +204,7 @@ pub fn shape() -> impl Strategy<Value = Shape> {
 }
 
 impl Shape {
-    /// Four roles; of the set `[1]` the same, written otherwise around.
+    /// Makes a form with four roles; for the set `[1]` the same with other texts around.
     pub fn form(&self, lead: Lead) -> Form {
         let mut form = form(self.trims, lead);
         let chat = form.chat.as_mut().unwrap();

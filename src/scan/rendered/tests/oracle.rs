@@ -1,4 +1,4 @@
-//! A plain renderer of whole values, which what is written of bodies is compared with.
+//! A plain renderer of whole values, with which the real one is compared.
 
 use super::super::{Api, Form, Renderer, Why};
 use super::calls::arguments;
@@ -7,10 +7,10 @@ use crate::limits::BLOCK_BYTES;
 use crate::scan::{Chat, Cut, Place, Turn};
 use crate::vocabulary::{Lead, Run};
 
-/// What chains begin with here.
+/// The root of chains here.
 pub const ROOT: u64 = 0x0123_4567_89ab_cdef;
 
-/// Fields that change what is written, or how much of it; listed here for themselves.
+/// Fields that change the prompt or cut it off; listed here independently of the real renderer.
 pub const ALTERING: [&str; 12] = [
     "chat_template",
     "chat_template_kwargs",
@@ -26,7 +26,7 @@ pub const ALTERING: [&str; 12] = [
     "truncation_side",
 ];
 
-/// The links of the last prompt are those of these bytes.
+/// Checks that the links of the last prompt are those of these bytes.
 pub fn check_links(renderer: &Renderer, text: &[u8]) {
     let (mut blocks, mut steps) = (vec![1], vec![2]);
     renderer.links(ROOT, &mut blocks, &mut steps);
@@ -38,7 +38,7 @@ pub fn check_links(renderer: &Renderer, text: &[u8]) {
     assert_eq!((blocks, steps), (expected_blocks, expected_steps), "{}", text.escape_ascii());
 }
 
-/// The bytes that are known, and, if more follow, all that may be said of why.
+/// Returns the bytes that are known, and, if more follow, all acceptable reasons.
 pub fn expected(api: Api, form: &Form, body: &[(&'static str, Json)]) -> (Vec<u8>, Vec<Why>) {
     let last = |name: &str| body.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| value);
     let says = |name: &str| last(name).filter(|value| **value != Json::Raw("null"));
@@ -91,7 +91,7 @@ fn raw(value: &Json) -> &'static str {
     }
 }
 
-/// The tools that are to be learnt about, where a rendering ended so.
+/// Returns the tools to be learnt about, if a rendering ended for these.
 pub fn unknown_tools(api: Api, form: &Form, body: &[(&'static str, Json)], ends: Option<Why>) -> Option<&'static str> {
     let last = |name: &str| body.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| value);
     let says = |name: &str| last(name).filter(|value| **value != Json::Raw("null"));
@@ -108,7 +108,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
     let looks_back = places(Place::First) || places(Place::Nowhere);
     let is_changed = looks_back && (0..messages.len()).any(|place| changes(chat, messages, place));
     let mut text = chat.start.to_vec();
-    // What is behind the last message, its turn, whether it calls tools.
+    // The text after the last message, its turn, whether it calls tools.
     let mut last: Option<(&[u8], &Turn, bool)> = None;
     for (place, one) in messages.iter().enumerate() {
         let believed = match last {
@@ -168,7 +168,7 @@ fn conversation(chat: &Chat, messages: &[Json], continues: bool, generation: boo
     (text, Vec::new())
 }
 
-/// Whether what stands before a message depends on it, or nobody can tell.
+/// Whether text before a message depends on it, or nobody can tell.
 fn changes(chat: &Chat, messages: &[Json], place: usize) -> bool {
     let Json::Object(fields) = &messages[place] else { return true };
     let roles: Vec<_> = fields.iter().filter(|(name, _)| *name == "role").map(|(_, role)| role).collect();
@@ -177,7 +177,7 @@ fn changes(chat: &Chat, messages: &[Json], place: usize) -> bool {
     of_this.map(|turn| turn.place).any(|at| at == Place::Nowhere || at == Place::First && place > 0)
 }
 
-/// What a message is written as, between the texts around it.
+/// Returns how a message is written, between the texts around it.
 struct Message<'c> {
     turn: &'c Turn,
     text: String,
@@ -237,7 +237,7 @@ fn message<'c>(chat: &'c Chat, message: &Json) -> Result<Message<'c>, Refused<'c
             None
         }
     };
-    // White space alone is never certain where it is taken off.
+    // A content of white space alone is never certain if it is trimmed.
     let is_empty = written.is_empty() && (!text.is_empty() || calls.is_none() && (!turn.empty || texts.is_empty()));
     if is_empty {
         whys.push(Why::Empty);
@@ -324,7 +324,7 @@ fn part_text<'j>(part: &'j Json, whys: &mut Vec<Why>) -> &'j str {
     }
 }
 
-/// As Python's `strip` does it.
+/// Trims as Python's `strip` does.
 fn trimmed(text: &str, whys: &mut Vec<Why>) -> String {
     let is_ascii_space = |sign: char| matches!(sign, '\t'..='\r' | '\x1c'..=' ');
     let ours = text.trim_matches(is_ascii_space);

@@ -8,7 +8,7 @@ use super::oracle::ALTERING;
 /// A JSON value that keeps equal names apart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
-    /// A number or literal, as it stands.
+    /// A number or literal, as it is written.
     Raw(&'static str),
     Text(String),
     Array(Vec<Json>),
@@ -25,7 +25,7 @@ pub fn text() -> impl Strategy<Value = String> {
         1 => (1..400usize, prop::sample::select(vec!["x", "lorem ipsum, ", "ab\n", "\"}", "é"])).prop_map(|(times, what)| what.repeat(times)),
         1 => (30..60usize).prop_map(|times| " ".repeat(times)),
     ];
-    // Four parts of nothing but white space are still followed.
+    // Four parts of only white space are still supported.
     let is_short = |text: &String| {
         text.split(|sign: char| !sign.is_ascii_whitespace() && sign != '\x0b' && sign != '\x1c')
             .all(|run| run.len() < 60)
@@ -99,7 +99,7 @@ fn message_value() -> impl Strategy<Value = Json> {
         let mut fields: Vec<_> = role.map(|role| ("role", role)).into_iter().collect();
         fields.extend(content.map(|content| ("content", content)));
         fields.extend(more);
-        // Others call no tools.
+        // Messages of other roles call no tools.
         fields.extend(
             calls
                 .filter(|_| turns > 250 || fields.contains(&("role", Json::Text("assistant".into()))))
@@ -159,7 +159,7 @@ fn prompt_value() -> impl Strategy<Value = Json> {
     ]
 }
 
-/// A body: a prompt, and what may stand beside it.
+/// Makes a body: a prompt, and other fields.
 pub fn body() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
     let flag = || {
         prop::sample::select(vec!["true", "false", "true", "false", "true", "false", "null", "1"]).prop_map(Json::Raw)

@@ -7,7 +7,7 @@ use crate::scan::lanes::hash;
 use crate::scan::{Calls, Toolset, Turn};
 use crate::vocabulary::Lead;
 
-/// Results that stand side by side in one turn, calls behind a content or in its place.
+/// A form with results side by side in one turn, calls after a content or in its place.
 pub fn hermes() -> Form {
     let mut form = form(true, Lead::Nowhere);
     let chat = form.chat.as_mut().unwrap();
@@ -34,8 +34,8 @@ pub fn hermes() -> Form {
     form
 }
 
-/// What becomes of a body, and which of its bytes are tools that are not known;
-/// the same whether tools are expected or not.
+/// Returns what becomes of a body, and which of its bytes are unknown tools; the same whether tools are expected or
+/// not.
 fn rendered(form: &Form, body: &str) -> (Rendering, Option<String>, Box<Renderer>) {
     let mut renderer = Box::new(Renderer::new());
     let mut render = |tools| {
@@ -48,7 +48,7 @@ fn rendered(form: &Form, body: &str) -> (Rendering, Option<String>, Box<Renderer
     (rendering, unknown.map(|unknown| body.get(unknown).unwrap().into()), renderer)
 }
 
-/// That this is known of a chat, and all of it where the form does not end.
+/// Checks that this is known of a chat, and that it is all of it if the form does not end.
 fn check(messages: &str, text: &str, ends: Option<Why>) {
     let body = format!(r#"{{"messages":[{messages}]}}"#);
     let (rendering, unknown, renderer) = rendered(&hermes(), &body);
@@ -116,7 +116,7 @@ fn results_side_by_side_are_joined() {
     let three = format!("{two}</result>\n<result>");
     check(&say(&[ask, result, result, empty]), &format!("{three}{end}{asks}"), None);
     check(&say(&[ask, result, result, r#"{"content":[""],"role":"tool"}"#]), &format!("{three}{end}{asks}"), None);
-    // What stands behind a result is known with the next message.
+    // The text after a result is known only with the next message.
     check(&say(&[ask, result, r#"{"role":"tool","content":"<stop>"}"#]), &one, Some(Why::Stop));
     check(&say(&[ask, result, result, r#"{"role":"tool","content":null}"#]), &two, Some(Why::Empty));
     check(&say(&[ask, result, r#"{"role":"tool","content":[]}"#]), &one, Some(Why::Empty));
@@ -146,7 +146,7 @@ fn calls_stand_behind_their_content() {
     let next = r#",{"type":"function","function":{"name":"g-2.x_"}}"#;
     let two = behind.replace("</call>", "</call>\n<call>g-2.x_ {}</call>");
     check(&said(r#","content":"A""#, next), &two, None);
-    // Nothing that is said.
+    // Nothing is said.
     for none in ["[]", "null"] {
         let plain = format!(r#"{{"role":"assistant","content":"A","tool_calls":{none}}}"#);
         check(&plain, &format!("{begin}A{ASKS}"), None);
@@ -177,7 +177,7 @@ fn calls_stand_behind_their_content() {
         let message = format!(r#"{user},{{"role":"assistant","tool_calls":[{call}]}}"#);
         check(&message, &asked, Some(why));
     }
-    // Half a character, in the text or in what its own text has of it.
+    // Half a character, in the text or in the JSON inside the text.
     for half in [r#"{\"a\":\"\ud83d\"}"#, r#"{\"a\":\"\\ud83d\"}"#, r#"{\"a\":\"\ud83d\\ude00\"}"#] {
         let call = format!(r#"{{"function":{{"name":"f","arguments":"{half}"}}}}"#);
         check(&format!(r#"{user},{{"role":"assistant","tool_calls":[{call}]}}"#), &asked, Some(Why::Call));
@@ -205,7 +205,7 @@ fn calls_that_a_template_writes_otherwise_end_the_form() {
     assert_eq!(ends(&no_behind, &message(r#""content":"A","#)), nothing(Why::Message));
     assert_eq!(ends(&no_behind, &message("")).ends, None);
     assert_eq!(ends(&with(&|turn| turn.calls = None), &message("")), nothing(Why::Message));
-    // White space is a content, unless it is taken off: then it is none of these.
+    // White space is a content, unless it is trimmed: then it counts as neither.
     assert_eq!(ends(&hermes(), &message(r#""content":" ","#)).ends, None);
     assert_eq!(ends(&with(&|turn| turn.trims = true), &message(r#""content":" ","#)), nothing(Why::Empty));
     let empty = with(&|turn| (turn.trims, turn.empty) = (true, true));
@@ -214,7 +214,7 @@ fn calls_that_a_template_writes_otherwise_end_the_form() {
     assert_eq!(ends(&empty, &said("null")), nothing(Why::Empty));
     assert_eq!(ends(&empty, &said(r#""""#)).ends, None);
     assert_eq!(ends(&hermes(), &said(r#""""#)), nothing(Why::Empty));
-    // A content is continued, not what is behind it.
+    // A content is continued, and not the text after it.
     let continued = message(r#""content":"A","#).replace("]}", r#"],"continue_final_message":true}"#);
     assert_eq!(ends(&hermes(), &continued), nothing(Why::Message));
     let joins = with(&|turn| turn.joined = Some(b"+"[..].into()));
@@ -223,7 +223,7 @@ fn calls_that_a_template_writes_otherwise_end_the_form() {
     assert_eq!(ends(&joins, &again), Rendering { bytes: called as u64, ends: Some(Why::Message) });
 }
 
-/// How a call with these arguments ends, given as a text and as they stand.
+/// Returns how the rendering of a call with these arguments ends, given as a text and as an object.
 fn ends(arguments: &str) -> [Option<Why>; 2] {
     let text = serde_json::to_string(arguments).unwrap();
     [&text, arguments].map(|value| {
@@ -236,7 +236,7 @@ fn ends(arguments: &str) -> [Option<Why>; 2] {
 #[test]
 fn arguments_are_bounded() {
     let (call, fine) = ([Some(Why::Call); 2], [None; 2]);
-    // The object around them is one of the brackets.
+    // The object around them counts as a bracket, too.
     let nested = |depth: usize| format!(r#"{{"a":{}{}}}"#, "[".repeat(depth - 1), "]".repeat(depth - 1));
     assert_eq!(ends(&nested(ARGUMENTS_DEPTH_MAX)), fine);
     assert_eq!(ends(&nested(ARGUMENTS_DEPTH_MAX + 1)), call);
@@ -272,9 +272,9 @@ fn a_key_that_is_there_twice_ends_the_form() {
     }
 }
 
-/// `arguments.json`: texts with what `json.dumps(json.loads(text), ensure_ascii=False)` of CPython 3.11 makes of them,
-/// null where it refuses, where they are no object or UTF-8 cannot write them; and whether nothing odd is in them, so
-/// that they have to be written.
+/// `arguments.json`: texts with the result of `json.dumps(json.loads(text), ensure_ascii=False)` in CPython 3.11, null
+/// if it refuses them, or if they are no object or cannot be written in UTF-8; and whether the text is plain, so that
+/// it has to be written.
 #[test]
 fn arguments_are_written_as_python_writes_them() {
     let recorded: Vec<(String, Option<String>, bool)> =
@@ -291,7 +291,7 @@ fn arguments_are_written_as_python_writes_them() {
             assert!(!is_plain, "{arguments}");
             continue;
         }
-        // Of an empty text engines make an empty object.
+        // Engines read an empty text as an empty object.
         let expected = if arguments.is_empty() { Some("{}") } else { expected.as_deref() };
         let text = format!("{begin}{}</call><|im_end|>\n<|im_start|>assistant\n", expected.unwrap_or("?"));
         assert_eq!(renderer.page.value(), hash(text.as_bytes()), "{arguments}: {expected:?}");
