@@ -24,7 +24,7 @@ pub fn process(began: SystemTime) -> String {
     )
 }
 
-/// Writes the exposition of one engine, rank `rank` of so many.
+/// Writes the exposition of one engine: rank `rank` of `ranks` behind one port.
 pub fn exposition(
     model: &str,
     profile: &Profile,

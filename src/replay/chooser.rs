@@ -72,7 +72,7 @@ pub trait Chooser {
     }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
-    /// A request has had its last token from its engine, of so many.
+    /// A request has had its last token from its engine; `tokens` is the length of its reply.
     fn ended(&mut self, number: u64, engine: usize, tokens: u32);
     /// How often the policy reads the engines' metrics, if at all.
     fn scrape_every_ns(&self) -> Option<u64> {
@@ -206,7 +206,7 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "prefix-hash-conversation",
-        what: "the same, keyed by the first 4,096 bytes of the whole prompt",
+        what: "prefix-hash, keyed by the first 4,096 bytes of the whole prompt",
         make: Make::Own(|| Settings { prefix: PrefixMode::Conversation, ..by(Policy::PrefixHash) }),
     },
     Named {
@@ -216,27 +216,27 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "precise",
-        what: "the same, by what the engines' KV events tell",
+        what: "warm, by what the engines' KV events tell",
         make: Make::Own(|| by(Policy::Precise)),
     },
     Named {
         name: "warm-held",
-        what: "warm; where the engine has no room, requests wait in the front",
+        what: "warm; if the engine has no room, requests wait in the front",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::On))),
     },
     Named {
         name: "warm-auto",
-        what: "the same, while that pays",
+        what: "warm-held, while waiting pays",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",
-        what: "the same as prefix-hash with KubeAI's published bound",
+        what: "prefix-hash with KubeAI's published bound",
         make: Make::Own(|| Settings { bound: Bound::Kubeai, ..by(Policy::PrefixHash) }),
     },
     Named {
         name: "prefix-hash-jumps",
-        what: "the same as prefix-hash; past a full home not to the next but by random jumps, as Envoy does",
+        what: "prefix-hash; from a full home on by random jumps, as Envoy does, not to the next",
         make: Make::Alone(|stage| Box::new(Jumps::new(stage))),
     },
     Named {
@@ -246,12 +246,12 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "sglang",
-        what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
+        what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss goes to the smallest tree",
         make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SGLANG, stage.seed))),
     },
     Named {
         name: "smg",
-        what: "prompt tree of its successor: 0.3; 64 and 1.5 of the mean by request; a miss to the least load",
+        what: "prompt tree of SGLang's successor: 0.3; by request 64 and 1.5 of the mean; a miss goes to the least load",
         make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SMG, stage.seed))),
     },
     Named {
@@ -266,12 +266,12 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: CLAIRVOYANT,
-        what: "soonest first token by the engines' state and uncached tokens, caches apart",
+        what: "soonest first token by the engines' state and uncached tokens, separate caches",
         make: Make::Knowing(Oracle::with_caches_apart),
     },
     Named {
         name: POOLED,
-        what: "one pooled cache, the same state but for when steps end",
+        what: "the oracle, if it did not see when steps end",
         make: Make::Knowing(Oracle::without_steps),
     },
     Named {

@@ -61,7 +61,7 @@ impl Oracle {
         Oracle { sees_steps: false, ..Oracle::new(engines) }
     }
 
-    /// Estimates the nanoseconds from now to the first token of a prompt with so many uncached tokens.
+    /// Estimates the nanoseconds from now to the first token of a prompt with `uncached` tokens to compute.
     fn wait_ns(&self, engine: usize, uncached: u64, now_ns: u64, fleet: &Fleet) -> f64 {
         let Some(profile) = fleet.profile(engine) else { return f64::INFINITY };
         let figures = fleet.figures(engine);

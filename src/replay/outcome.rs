@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::simulate::{Record, Run};
 
-/// Prompts of up to so many tokens are told apart as well: they suffer most behind long ones.
+/// Longest prompt, in tokens, that is also told apart: short prompts suffer most behind long ones.
 pub const SHORT_PROMPT: u32 = 8_192;
 
 /// What a request must keep to count as served well.

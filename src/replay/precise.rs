@@ -38,7 +38,7 @@ struct Engine {
 }
 
 impl Ears {
-    /// Makes the ears for these endpoints, whose caches have so many blocks.
+    /// Makes the ears for these endpoints, each with the number of blocks in its cache.
     pub fn new(
         endpoints: impl Iterator<Item = (EndpointId, u32)>,
         index: &Index,

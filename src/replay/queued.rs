@@ -19,7 +19,7 @@ use crate::policy::{Choice, Policy, Queueing, Settings};
 const WAITING_MAX: u32 = 1_024;
 /// Longest wait.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// After so long the next request is chosen for again, even if nothing ended.
+/// Time after which the next request is chosen for again, even if nothing ended.
 const RETRY_NS: u64 = 20_000_000;
 
 /// See the top of this file.

@@ -14,20 +14,20 @@ use crate::scenario::{self, Scenario};
 
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
-  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
-                     with behind it -before (--before's binary), -copy (long opaque replies copied, not spliced),
+  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring; and these two
+                     with a suffix: -before (--before's binary), -copy (long opaque replies copied, not spliced),
                      -free (one shard, on any core), -two (two shards), -warm or -blind (policies warm, round-robin)
-                     (default: all but those, or with --before ours and ours before; direct takes part in latency,
-                     relay-hold in prompt)
+                     (default: all without a suffix, or with --before these two and their -before; direct takes part
+                     in latency only, relay-hold in prompt only)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
                      prompt (-2k, -128k, -1m), speech, idle, latency; and fresh-128k, which has to be named
   --rounds N         each front once a round, order rotated (5; with --before 10; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in under two minutes
-  --idle-streams N   (8000; quick: 2000)
+  --idle-streams N   streams in idle (8000; quick: 2000)
   --warmfront PATH   the binary (default $WARMFRONT, else target/release/warmfront)
-  --before PATH      the binary of the state before a change: says what the change costs, and fails where
-                     it certainly costs more than 3 % or fewer than 6 rounds leave it open
+  --before PATH      the binary of the state before a change: says what the change costs, and fails if
+                     it certainly costs more than 3 %, or if there are fewer than the 6 rounds to tell
   --json FILE        where every sample goes (default target/peers.json)
   --front-core N     the front's core (the last one)
   --load-core N      the load generator's (the first one)

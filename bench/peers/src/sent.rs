@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 pub const DIGITS: usize = 10;
-/// The microseconds begin anew after so many: far longer than a run waits for any byte.
+/// Microseconds after which the count begins anew: far longer than a run waits for any byte.
 const AROUND_US: u64 = 100_000_000;
 
 pub fn write(us: u64) -> [u8; DIGITS] {

@@ -26,7 +26,7 @@ queue: the queue in front of the engines, over real sockets
   --only A,B         of lost, shards, told, idle, turns, burst  (default: all)
   --quick            each once and short, in half a minute: for trying, its figures mean little
   --requests N       in `lost`, over both drivers, one shard and four (100000; quick: 8000)
-  --rounds N         in `shards` (3; quick: 1) and four times as many in `idle`, which judges six and more
+  --rounds N         in `shards` (3; quick: 1); `idle` has four times as many, and judges if these are six or more
 The front is $WARMFRONT, or target/release/warmfront.";
 
 const PARTS: [(&str, Part); 6] = [

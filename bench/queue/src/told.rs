@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(150);
 /// Until then the front cannot know how fast the queue moves: told apart.
 const COLD: Duration = Duration::from_secs(3);
 
-/// A request that is at an engine within so many seconds has not waited.
+/// Seconds within which a request that reaches an engine has not waited.
 const AT_ONCE: f64 = 0.01;
 
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ struct Samples {
 }
 
 pub fn run(bench: &mut Bench) -> Result<(), String> {
-    println!("Retry-After over the real wait of who joined at the same moment (cold: the first 3 s)");
+    println!("Retry-After over the real wait of requests that joined at the same moment (cold: the first 3 s)");
     println!(
         "  {:<6} {:>6} {:>8} {:>8} {:>8} | {:>6} {:>6} {:>7} | {:>5} {:>5} {:>5} {:>5} {:>5} {:>8}",
         "driver",
@@ -86,10 +86,13 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         let within = tell(case, rate, &steady, "");
         let name = format!("{}, {} shards, {} waiting", case.driver, case.shards, case.waiting);
         bench.holds(passed <= PASSED_MOST, || {
-            format!("{name}: {:.0} % of those let in passed all who waited, with prompts no shorter", 100.0 * passed)
+            format!(
+                "{name}: {:.0} % of requests let in passed all that waited, with prompts no shorter",
+                100.0 * passed
+            )
         });
         bench.holds(within >= WITHIN_MIN, || {
-            format!("{name}: only {:.0} % of those refused were told within a factor of two", 100.0 * within)
+            format!("{name}: only {:.0} % of refused requests were told within a factor of two", 100.0 * within)
         });
     }
     Ok(())

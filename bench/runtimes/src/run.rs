@@ -16,14 +16,14 @@ use crate::relays;
 const HELP: &str = "\
 runtimes run: the same relay on each runtime, one thread on one core each, in one run
   --relays A,B       epoll, uring: warmfront's own drivers; tokio: current_thread; glommio;
-                     monoio: as it is; monoio-defer: with the flags of our ring; monoio-poll: with them,
+                     monoio: as it is; monoio-defer: with the flags of our ring; monoio-poll: with these flags,
                      waiting for readiness before it reads; compio: multishot receives  (default: all)
   --only A,B         scenarios or their first words: plain, stream (-step, -phase), idle  (default: all)
   --rounds N         each relay once a round, order rotated (5; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in about two minutes
   --streams N        streams in stream-step and stream-phase (1000)
-  --idle-streams N   (4000; quick: 1000)
+  --idle-streams N   streams in idle (4000; quick: 1000)
   --json FILE        where every sample goes (default target/runtimes.json)
   --front-core N     the relay's core (the last one)
   --load-core N      the load generator's (the first one)
@@ -31,7 +31,7 @@ runtimes run: the same relay on each runtime, one thread on one core each, in on
 CPU is user and system time of the relay's process, its kernel workers included, over the window. Ratios
 are to `epoll` in the same round. RSS is the relay's; slab memory is what the kernel holds in the whole
 machine, sockets of engines and load included (the same for all: compare, do not read it by itself).
-A wrong, missing or surplus reply byte fails the run. A relay that cannot be had is left out, in words.";
+A wrong, missing or surplus reply byte fails the run. A relay that cannot run here is left out, with words.";
 
 const MEMORY: &[Column] = &[
     column("slab KiB", "slab_kib_per_stream", 3),

@@ -86,7 +86,7 @@ impl Load {
         std::mem::take(&mut *self.shared.tally())
     }
 
-    /// Opens so many connections at once, with a request on each.
+    /// Opens `connections` at once, with a request on each.
     pub fn burst(&self, connections: usize) {
         self.shared.burst.fetch_add(connections, Ordering::Relaxed);
     }

@@ -20,9 +20,9 @@ bench/soak/run.sh [--minutes 30] [--driver auto|epoll|uring]   load and faults
 bench/soak/run.sh --upgrades [--seconds 120]                   20 reloads and 5 upgrades under load, no other faults
   --json FILE     rows, memory and totals for programs (default target/soak/soak-DRIVER.json)
   --rate X        the load, times X (1)
-Every reply is compared byte by byte with the one its request calls for. Exit status 1 where a request failed that no
-injected fault explains, where the front's memory grows, or where anything is left behind at the end. Memory is judged where one
-process served long enough, which it says (24 minutes, of which the later half count); not in --upgrades.";
+Every reply is compared byte by byte with the one its request calls for. Exit status 1 if a request failed that no
+injected fault explains, if the front's memory grows, or if anything is left behind at the end. Memory is judged if one
+process served for 24 minutes, of which the later half counts; the run says whether it was. Not in --upgrades.";
 
 const ENGINES: usize = 5;
 /// Longest wait until everything is as it was at the start.

@@ -42,9 +42,9 @@ const REPLY_BYTES: u64 = 500;
 const CHAIN_BYTES: u64 = 2_048;
 /// Reasons by which a log says that the prefix's key chose.
 const BY_KEY: [&str; 3] = ["home", "spill", "all_full"];
-/// From so many percent of the prompts' tokens after the last links on, the replay says so.
+/// Percent of the prompts' tokens that come after the last links from which on the replay says so.
 const BEHIND_PERCENT: u64 = 5;
-/// One in so many lines may be none of ours.
+/// One line in this many may be none of ours.
 const BROKEN: usize = 10;
 /// Longest log, in microseconds: a month.
 const SPAN_MICROS: u64 = 31 * 86_400_000_000;
