@@ -9,7 +9,7 @@ use crate::words::{CODE, PROSE};
 /// The model that every chat asks for.
 pub const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
-/// What bodies hold, and how many bytes of it.
+/// A kind of contents, and how many bytes of it.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
@@ -18,7 +18,7 @@ pub struct Kind {
     body: fn(&mut Random, usize) -> String,
 }
 
-/// Bodies that differ in what they ask of a scanner, each at a size that is usual for it.
+/// Bodies that make different work for a scanner, each of a size that is usual for its kind.
 pub const KINDS: [Kind; 12] = [
     Kind::prose(2 << 10),
     Kind::prose(16 << 10),
@@ -43,13 +43,13 @@ impl Kind {
         Kind::chat("prose", bytes, |random, bytes| chat(random, bytes, prose))
     }
 
-    /// So many different ones; the same at each call.
+    /// Makes so many different bodies; the same at each call.
     pub fn bodies(&self, count: usize) -> Vec<Vec<u8>> {
         (0..count as u64).map(|seed| (self.body)(&mut Random(seed + 1), self.bytes).into_bytes()).collect()
     }
 }
 
-/// A linear congruential generator, so that a figure can be had again.
+/// A linear congruential generator, so that a figure can be repeated.
 pub struct Random(u64);
 
 impl Random {
@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// As the openai SDK writes a chat: `messages` first, `model` last, turns of some hundred bytes to 8 KiB.
+/// A chat as the openai SDK writes it: `messages` first, `model` last, turns of some hundred bytes to 8 KiB.
 fn chat(random: &mut Random, bytes: usize, word: fn(&mut Random, &mut String)) -> String {
     let mut text = String::from(r#"{"messages":[{"role":"system","content":"You are a helpful assistant."}"#);
     let turn_bytes = (bytes / 16).clamp(300, 8_192);
@@ -82,19 +82,19 @@ fn chat(random: &mut Random, bytes: usize, word: fn(&mut Random, &mut String)) -
     text
 }
 
-/// An escape every hundred bytes and more.
+/// Prose: an escape every hundred bytes or more.
 fn prose(random: &mut Random, text: &mut String) {
     text.push_str(random.pick(PROSE));
     text.push(' ');
 }
 
-/// An escape every twenty bytes.
+/// Code: an escape every twenty bytes.
 fn code(random: &mut Random, text: &mut String) {
     text.push_str(random.pick(CODE));
     text.push(' ');
 }
 
-/// What a tool answers: an escape every five bytes.
+/// A tool's answer: an escape every five bytes.
 fn json(random: &mut Random, text: &mut String) {
     const WORDS: &[&str] = &["city", "unit", "temperature", "id", "name", "a", "created_at", "tags"];
     let (name, value, number) = (random.pick(WORDS), random.pick(WORDS), random.below(10_000));
@@ -120,7 +120,7 @@ fn cjk(random: &mut Random, text: &mut String) {
     }
 }
 
-/// As Python's `json.dumps` writes them by default; an emoji here and there.
+/// CJK as Python's `json.dumps` writes it by default; an emoji here and there.
 fn escaped_cjk(random: &mut Random, text: &mut String) {
     let letter = if random.below(200) == 0 { '😀' } else { cjk_letter(random) };
     for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -131,7 +131,7 @@ fn escaped_cjk(random: &mut Random, text: &mut String) {
     }
 }
 
-/// The same of a language in which one letter of forty is none of ASCII's.
+/// The same of a language in which one letter of forty is not ASCII.
 fn escaped_german(random: &mut Random, text: &mut String) {
     const WORDS: &[&str] = &[
         "Schl\\u00fcssel",

@@ -1,8 +1,8 @@
 //! What a choice costs, by policy and size of the fleet: `cargo bench --bench choose`.
 //!
-//! Before the clock runs, each case is checked: it allocates nothing and never answers an endpoint that
-//! takes no requests. Beside criterion's figures each case prints its quickest batch, which says most
-//! on a machine that does other work as well, and for `warm` what a batch takes while another core writes the counters.
+//! Before the clock runs, each case is checked: it allocates nothing and never answers an endpoint that takes no
+//! requests. Beside criterion's figures each case prints its quickest batch, which says most on a machine that does
+//! other work as well, and, for `warm`, the time of a batch while another core writes the counters.
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -17,7 +17,8 @@ use warmfront::index::{Capacity, Index, Matches, Origin};
 use warmfront::policy::{Bound, Policy, Prompt, Request, Settings, choose};
 use warmfront::snapshot::Snapshot;
 
-/// Every eighth endpoint fails its probes, so that runs of neighbours are short and homes are walked past.
+/// A fleet in which every eighth endpoint fails its probes, so that runs of neighbours are short and homes are walked
+/// past.
 fn snapshot(count: u16, settings: Settings) -> Snapshot {
     let endpoints: Vec<Endpoint> = (0..count)
         .map(|slot| {
@@ -28,7 +29,7 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
                 foreign: u32::from(slot % 3 == 0),
                 engine: EngineLoad { kv_use: Some(0.3), kv_capacity_tokens: Some(500_000), ..EngineLoad::default() },
                 turnover: 0.2,
-                // Every fifth cache has room, so that it is asked of each.
+                // Every fifth cache has room, so that the cost asks each endpoint for it.
                 vacant: if slot % 5 == 0 { 0.1 } else { 0.0 },
                 ..Endpoint::new(id, name, ([10, 0, 0, 1], 8000).into())
             }
@@ -38,7 +39,7 @@ fn snapshot(count: u16, settings: Settings) -> Snapshot {
 }
 
 /// What an index of the fleet says of 16 prompts of 128 KB: each is held at four depths by endpoints of its own, or by
-/// nobody.
+/// none.
 fn looked_up(snapshot: &Snapshot, held: bool) -> Vec<Matches> {
     let ids: Vec<EndpointId> = snapshot.endpoints.iter().flatten().map(|endpoint| endpoint.id).collect();
     let index = Index::new(Capacity { endpoints: ids.len(), blocks: ids.len() << 14, lengths: false })
@@ -131,8 +132,8 @@ impl Case {
         (0..300).map(|i| self.batch(i * CHOICES, CHOICES)).fold(f64::INFINITY, f64::min)
     }
 
-    /// The quickest and the median batch while another core admits and releases requests, with so many idle loops
-    /// between two. Batches during which it did not get to run do not count.
+    /// The quickest and the median batch while another core admits and releases requests, with `pause` idle loops
+    /// between two. Batches in which that core did not get to run do not count.
     fn contended(&self, pause: u32) -> Option<(f64, f64)> {
         let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut times: Vec<f64> = Vec::new();
@@ -167,13 +168,14 @@ impl Case {
     }
 }
 
-/// Choices of a batch.
+/// Choices in a batch.
 const CHOICES: u64 = 1_000;
-/// Few, so that most batches lie within one turn of both threads where other work runs beside them.
+/// Choices in a contended batch: few, so that most batches lie within one turn of both threads if other work runs
+/// beside.
 const CONTENDED: u64 = 50;
 
-/// Keeps this thread on one of the cores that the process began with: a thread that is pinned is told of its own alone,
-/// and so are those that it begins.
+/// Keeps this thread on one of the cores that the process began with. A pinned thread, and those that it starts, are
+/// told of its own core alone.
 fn pin(core: usize) {
     static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| core_affinity::get_core_ids().unwrap_or_default());
     if let Some(core) = CORES.get(core) {

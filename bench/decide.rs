@@ -1,4 +1,4 @@
-//! What a decision costs, from a body's bytes to the endpoint that is counted for it:
+//! What a decision costs, from a body's first bytes to the endpoint that is counted for it:
 //! `cargo bench --bench decide`.
 //!
 //! First every decision is timed alone and the distribution printed, then the same with each kernel of the scanner
@@ -28,11 +28,11 @@ use warmfront::snapshot::{Selected, Snapshot};
 
 use bodies::{KINDS, Kind, MODEL};
 
-/// As one read of a socket brings them.
+/// Bytes of a piece, as one read of a socket brings them.
 const PIECE_BYTES: usize = 16 << 10;
 const BODY_BYTES: [usize; 4] = [2 << 10, 16 << 10, 128 << 10, 1 << 20];
 const FLEETS: [u16; 3] = [8, 64, 512];
-/// Different bodies of one size take about so much memory, at least four of them: none is in a core's first
+/// Different bodies of one size take about this much memory in all, at least four of them: none is in a core's first
 /// cache when its turn comes, and keys lie all over the ring.
 const BODIES_BYTES: usize = 2 << 20;
 
@@ -51,7 +51,7 @@ const MODES: [Mode; 3] = [
 ];
 const CONVERSATION: Mode = MODES[2];
 
-/// What decides, idle but for the decision.
+/// What decides, with nothing else to do.
 struct Front {
     snapshot: Snapshot,
     counters: &'static Counters,
@@ -59,7 +59,7 @@ struct Front {
     scan: Box<Scan>,
 }
 
-/// An endpoint, and how far the body was read for it.
+/// The chosen endpoint, and how far the body was read for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Decision {
     endpoint: EndpointId,
@@ -94,12 +94,12 @@ impl Front {
         Front { snapshot, counters: Counters::leak(), api: Api::Chat, scan: Box::new(Scan::new()) }
     }
 
-    /// Of that API's bodies, with that kernel's instructions.
+    /// The same front for bodies of that API, with that kernel's instructions.
     fn reading(self, api: Api, kernel: &'static Kernel) -> Front {
         Front { api, scan: Box::new(Scan::with(kernel)), ..self }
     }
 
-    /// The way of a request: scan, pool, key, choice, count; and the release at its end.
+    /// Decides as for a request: scan, pool, key, choice, count; then the release.
     fn decide(&mut self, body: &[u8], piece_bytes: usize) -> Decision {
         let read = self.look(body, piece_bytes);
         let facts = self.scan.facts();
@@ -126,7 +126,7 @@ impl Front {
         body.len() as u64
     }
 
-    /// The decision on each body, whole, in pieces and again, without an allocation.
+    /// Decides on each body, whole, in pieces and again; checks that this allocates nothing.
     fn check(&mut self, bodies: &[Vec<u8>]) -> Vec<Decision> {
         let decisions: Vec<Decision> = bodies.iter().map(|body| self.decide(body, usize::MAX)).collect();
         let allocations = allocation_counter::measure(|| {
@@ -147,12 +147,12 @@ fn bodies(kind: &Kind) -> Vec<Vec<u8>> {
     kind.bodies((BODIES_BYTES / kind.bytes).max(4))
 }
 
-/// Of calls timed alone, in µs.
+/// Percentiles of calls timed alone, in µs.
 struct Percentiles {
     p50: f64,
     p99: f64,
     p999: f64,
-    /// p99.9 of the quietest fifth: on a machine that does other work as well, the tail of the rest is its
+    /// p99.9 of the quietest fifth: on a machine that does other work as well, the tail of the others is its
     /// scheduler's.
     quiet: f64,
 }
@@ -229,7 +229,7 @@ fn latency(mode: Mode, fleet: u16, bytes: usize, bodies: &[Vec<u8>]) {
     println!("{name:23} {body:9} {read:9} {:9.2} {fleet:6} {rounds:9} | {whole} | {pieces}", copy.p50);
 }
 
-/// What the scanner's kernels are worth to a decision by a whole conversation.
+/// What the scanner's kernels gain in a decision by a whole conversation.
 fn kernels(_: &mut Criterion) {
     let kernels: Vec<&'static Kernel> = Kernel::available().collect();
     let names = kernels.iter().map(|kernel| format!("{:>10}", kernel.name())).collect::<Vec<_>>().join(" |");
@@ -243,9 +243,9 @@ fn kernels(_: &mut Criterion) {
     println!();
 }
 
-/// The row's medians, in µs.
+/// Medians of a row, in µs.
 fn by_kernel(kind: &Kind, kernels: &[&'static Kernel]) -> Vec<f64> {
-    // One more than a multiple: body by body in turn, every kernel gets to all of them.
+    // One more than a multiple of the number of kernels: body by body in turn, every kernel gets to all of them.
     let bodies = kind.bodies((BODIES_BYTES / kind.bytes).max(4).next_multiple_of(kernels.len()) + 1);
     let front = |kernel: &&'static Kernel| Front::new(CONVERSATION, 64).reading(kind.api, kernel);
     let mut fronts: Vec<Front> = kernels.iter().map(front).collect();
@@ -254,7 +254,7 @@ fn by_kernel(kind: &Kind, kernels: &[&'static Kernel]) -> Vec<f64> {
     let rounds = if quick() { 20 } else { (2_000 * (128 << 10) / kind.bytes).clamp(250, 8_000) };
     let mut nanos = vec![Vec::with_capacity(rounds); kernels.len()];
     for round in 0..rounds {
-        // One kernel behind the other, so that what else the machine does meets all of them alike.
+        // One kernel after the other, so that other work on the machine meets all of them alike.
         for (place, (front, nanos)) in fronts.iter_mut().zip(&mut nanos).enumerate() {
             let place = (round * kernels.len() + place) % bodies.len();
             let begun = Instant::now();

@@ -1,6 +1,6 @@
-//! What reading engines' KV events costs, and what keeping what they hold by that does: `cargo bench --bench events`,
-//! best under `nice -n -15`. One thread; medians and 90th percentiles of many short runs, since other work runs beside.
-//! Each answer is checked.
+//! What it costs to read engines' KV events, and to keep what engines hold by them: `cargo bench --bench events`, best
+//! under `nice -n -15`. One thread; medians and 90th percentiles of many short runs, since other work runs beside. Each
+//! answer is checked.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,14 +14,14 @@ const BLOCK: u64 = 16;
 const VOCABULARY: u64 = 128_000;
 /// Blocks that an engine holds beside those that come and go: far more than a core's own cache has room for.
 const HELD: u32 = 30_000;
-/// Engines, and tokens a second that each of them stores.
+/// Number of engines, and tokens a second that each of them stores.
 const FLEET: (f64, f64) = (8.0, 50_000.0);
 
 fn token(at: u64) -> u64 {
     at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40
 }
 
-/// One step's batch: so many events of so many blocks, as vLLM 0.32 writes them.
+/// One step's batch of so many events with so many blocks each, as vLLM 0.32 writes them.
 fn payload(events: u64, blocks: u64) -> Vec<u8> {
     let mut out = vec![0x93, 0xcb];
     out.extend(1.8e9_f64.to_be_bytes());
@@ -106,7 +106,7 @@ fn report(name: &str, events: u64, blocks: u64) {
     };
     let decoding = timed(2_001, || (0..10).for_each(|_| read()));
 
-    // The same behind a connection's frames.
+    // The same with a connection's frames around it.
     let mut message = vec![1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 2];
     message.extend((payload.len() as u64).to_be_bytes());
     message.extend_from_slice(&payload);
@@ -183,7 +183,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary::new(&tokens, &[], Lead::Nowhere, &[])
 }
 
-/// One with prompts of 100 blocks in it.
+/// A mirror with prompts of 100 blocks in it.
 fn filled(reading: &Reading<'_>) -> Mirror {
     let mut mirror = Mirror::new(2 * HELD);
     for prompt in 0..u64::from(HELD) / 100 {
@@ -191,7 +191,7 @@ fn filled(reading: &Reading<'_>) -> Mirror {
         let tokens: Vec<u32> = (0..100 * BLOCK).map(|at| (token(prompt << 20 | at) % VOCABULARY) as u32).collect();
         let (parent, medium, lora_name, attention, window) = (None, None, None, None, None);
         let (block_size, extras, hashes, tokens) = (BLOCK as u32, Extras::default(), &hashes[..], &tokens[..]);
-        // That of the events which follow.
+        // The group of the events that follow.
         let group = Some(0);
         mirror.stored(
             &Stored {
@@ -216,7 +216,7 @@ fn filled(reading: &Reading<'_>) -> Mirror {
     mirror
 }
 
-/// What comes and goes again: read, its text cut, told of, and in the end removed, last blocks first.
+/// Times blocks that come and go: events are read, their text cut, told of, and in the end removed, last blocks first.
 fn report_mirror(name: &str, events: u64, blocks: u64, mirror: &mut Mirror, reading: &Reading<'_>) {
     let payload = payload(events, blocks);
     let tokens = events * blocks * BLOCK;

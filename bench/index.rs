@@ -1,5 +1,5 @@
-//! What the prefix index costs: `cargo bench --bench index`, best under `nice -n -15`. One pinned thread; medians and 90th
-//! percentiles of many short runs, since other work runs beside. Each answer is checked.
+//! What the prefix index costs: `cargo bench --bench index`, best under `nice -n -15`. One pinned thread; medians and
+//! 90th percentiles of many short runs, since other work runs beside. Each answer is checked.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use warmfront::index::{Capacity, Found, Index, Matches, Origin, STEPS};
 
 /// Blocks of a prompt: 128 KB in blocks of 256 bytes.
 const BLOCKS: usize = 512;
-/// Those of a chat of 16 KB.
+/// Blocks of a chat of 16 KB.
 const CHAT: usize = 64;
 /// Blocks that all prompts begin with.
 const SHARED: usize = 8;
@@ -27,8 +27,8 @@ fn prompt(conversation: u64) -> Vec<u64> {
     (0..BLOCKS as u64).map(own).collect()
 }
 
-/// What of a prompt of so many blocks is held by three endpoints: most of it, about half, a quarter. At no depths where
-/// a search that divides evenly would meet them by luck.
+/// How many of a prompt's `blocks` each of three endpoints holds: most of them, about half, a quarter. The depths are
+/// such that a search that divides evenly does not meet them by luck.
 const fn held(blocks: usize) -> [usize; 3] {
     let half = blocks * 277 / 512;
     [blocks - blocks / 16, half, half / 2]
@@ -38,7 +38,7 @@ fn endpoint(slot: u64) -> EndpointId {
     EndpointId { slot: slot as u16, generation: 1 }
 }
 
-/// Without lengths, as in fleets whose engines tell no events.
+/// Room without lengths, as in fleets whose engines tell no events.
 fn capacity(endpoints: usize, blocks_each: usize) -> Capacity {
     Capacity { endpoints, blocks: endpoints * blocks_each, lengths: false }
 }
@@ -52,8 +52,8 @@ fn made(capacity: Capacity) -> (Index, Vec<EndpointId>) {
     (index, ids)
 }
 
-/// Conversation `c` of so many blocks lies on endpoint `c % n`, without its end; some half of it on the next one, a
-/// quarter on the one behind.
+/// An index in which conversation `c`, of so many blocks, lies on endpoint `c % n`, without its end, some half of it on
+/// the next endpoint, and a quarter on the one after that.
 fn filled(capacity: Capacity, blocks: usize) -> (Index, Vec<EndpointId>, u64) {
     let (index, ids) = made(capacity);
     let (endpoints, conversations) = (capacity.endpoints, (capacity.blocks * BLOCKS / blocks / 1_000) as u64);
@@ -67,12 +67,12 @@ fn filled(capacity: Capacity, blocks: usize) -> (Index, Vec<EndpointId>, u64) {
     (index, ids, conversations)
 }
 
-/// Nanoseconds for each of `per` things in runs of `run`: median and 90th percentile.
+/// Prints the nanoseconds for each of `per` things in `runs` runs: median and 90th percentile.
 fn timed(name: &str, runs: usize, per: usize, run: impl FnMut(usize)) {
     timed_behind(name, runs, per, |_| {}, run);
 }
 
-/// The same with something done before each run.
+/// The same, with `before` called before each run, outside the time.
 fn timed_behind(name: &str, runs: usize, per: usize, before: impl Fn(usize), mut run: impl FnMut(usize)) {
     let mut times: Vec<f64> = (0..runs)
         .map(|at| {
@@ -103,8 +103,8 @@ fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
         (0..100).for_each(|_| look(c, black_box(&chain), &mut found));
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
-    // Each prompt once, in no order. A prompt's chain has just been written when it is looked up: it is copied before
-    // the clock runs.
+    // Each prompt once, in no order. When a front looks a prompt up, its chain has just been written: here it is copied
+    // before the clock runs.
     let prompts: Vec<(u64, Vec<u64>)> =
         (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, own(c))).collect();
     let chain = RefCell::new(vec![0; blocks]);
@@ -150,14 +150,14 @@ fn inserts(endpoints: usize, blocks_each: usize) {
     index.audit().expect("it fits together");
 }
 
-/// The steps of each block of a prompt and of what follows it.
+/// The steps of each block of a prompt, and of what follows the block.
 fn steps(chain: &[u64]) -> Vec<u64> {
     let before = [0].into_iter().chain(chain.iter().copied());
     before.flat_map(|block| (1..=STEPS as u64).map(move |step| hash(block ^ step << 56))).collect()
 }
 
-/// The same look-ups by blocks alone and in steps, of which each endpoint holds two beyond its last block; all their
-/// tokens are known.
+/// The same look-ups by blocks alone and in steps. Each endpoint holds two steps beyond its last block, and the index
+/// knows the tokens of all.
 fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
     let capacity = Capacity { lengths: true, ..capacity(endpoints, blocks_each) };
     let (index, ids, conversations) = filled(capacity, BLOCKS);
@@ -196,7 +196,7 @@ fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
         copies.0.copy_from_slice(&prompts[at].1);
         copies.1.copy_from_slice(&prompts[at].2);
     };
-    // In turn, so that other work on the machine meets both alike; see the least of each.
+    // In turn, so that other work on the machine meets both alike; compare the least of each.
     for _ in 0..5 {
         timed(&format!("look-up by blocks, the same again ({size})"), 1_001, 100, |_| {
             (0..100).for_each(|_| by_blocks(c, black_box(&chain), &[], &mut found));
@@ -216,7 +216,8 @@ fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
     index.audit().expect("it fits together");
 }
 
-/// What an engine's events say: one link or two behind a block of any conversation, its chain long before it.
+/// What an engine's events cost: one link or two after a block of any conversation, whose chain was written long
+/// before.
 fn appends(endpoints: usize, blocks_each: usize) {
     let (index, _, conversations) = filled(capacity(endpoints, blocks_each), BLOCKS);
     let size = format!("{endpoints} endpoints, {} MiB", Index::bytes(capacity(endpoints, blocks_each)).unwrap() >> 20);
@@ -233,7 +234,7 @@ fn appends(endpoints: usize, blocks_each: usize) {
                 let new: [u64; 2] = [hash(next << 24), hash(next << 24 | 1)];
                 let new = &new[..links];
                 let block = chains[at][end - 1];
-                // A third of the calls says what is known: the rest is new.
+                // A third of the calls tells what is known; the rest is new.
                 let appended = match next % 3 {
                     0 => index.append(Some(chains[at][end - 2]), &chains[at][end - 1..end], slot, Origin::Engine),
                     _ => index.append(Some(block), new, slot, Origin::Engine),
@@ -245,7 +246,7 @@ fn appends(endpoints: usize, blocks_each: usize) {
     index.audit().expect("it fits together");
 }
 
-/// Ten million inserts and removals at random: what is resident stays what it was, and all of it fits together.
+/// Ten million random insertions and removals: resident memory stays what it was, and the index stays consistent.
 fn churn() {
     let (index, ids) = made(capacity(64, 1 << 12));
     let resident = || {
@@ -278,7 +279,7 @@ fn main() {
         core_affinity::set_for_current(core);
     }
     println!("{:64} {:>9} {:>9}", "nanoseconds", "median", "90 %");
-    // `cargo bench --bench index -- events`: what engines' events need alone.
+    // `cargo bench --bench index -- events`: only what engines' events need.
     if std::env::args().all(|arg| arg != "events") {
         churn();
         look_ups(64, 1 << 13, BLOCKS);

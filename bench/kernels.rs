@@ -1,8 +1,8 @@
 //! What a scan costs by what the body holds and by the instructions it runs on: `cargo bench --bench kernels`.
 //!
-//! Each body is read to its end, its whole conversation hashed, as one piece; p50 of scans timed alone. Before
-//! the clock runs, every kernel's facts are compared with the portable one's, in one piece and in several, and
-//! no scan may allocate. `first user` rows make KubeAI's key and skip all behind it up to `model`, which stands last.
+//! Each body is read to its end, its whole conversation hashed, as one piece; p50 of scans timed alone. Before the
+//! clock runs, every kernel's facts are compared with the portable one's, in one piece and in several, and no scan may
+//! allocate. Rows with `first user` make KubeAI's key and skip everything after it up to `model`, which comes last.
 
 #[path = "bodies.rs"]
 mod bodies;
@@ -16,7 +16,7 @@ use warmfront::scan::{Kernel, Needs, Plan, PrefixHash, PrefixMode, Progress, Sca
 
 use bodies::{KINDS, Kind};
 
-/// Different bodies of one kind take about so much memory, at least four of them: none is in a core's first
+/// Different bodies of one kind take about this much memory in all, at least four of them: none is in a core's first
 /// cache when its turn comes.
 const BODIES_BYTES: usize = 2 << 20;
 
@@ -24,7 +24,7 @@ const BODIES_BYTES: usize = 2 << 20;
 struct Row {
     kind: Kind,
     prefix: PrefixMode,
-    /// It is cut into blocks, as `warm` has it.
+    /// Whether the prompt is cut into blocks, as `warm` does.
     chain: bool,
 }
 
@@ -67,9 +67,9 @@ impl Row {
         (scan.facts().prefix(), scan.facts().prompt_bytes())
     }
 
-    /// The row's figures, one a kernel, in µs.
+    /// Figures of the row, one for each kernel, in µs.
     fn time(&self, kernels: &[&'static Kernel], rounds: usize) -> Vec<f64> {
-        // One more than a multiple: body by body in turn, every kernel gets to all of them.
+        // One more than a multiple of the number of kernels: body by body in turn, every kernel gets to all of them.
         let bytes = self.kind.bytes;
         let bodies = self.kind.bodies((BODIES_BYTES / bytes).max(4).next_multiple_of(kernels.len()) + 1);
         let mut scans: Vec<Box<Scan>> = kernels.iter().map(|kernel| Box::new(Scan::with(kernel))).collect();
@@ -77,8 +77,8 @@ impl Row {
         let rounds = (rounds * (128 << 10) / bytes).clamp(rounds / 8, rounds * 4);
         let mut nanos = vec![Vec::with_capacity(rounds); kernels.len()];
         for round in 0..rounds {
-            // One kernel behind the other, so that what else the machine does meets all of them alike; each on
-            // another body, or the first alone would find it cold.
+            // One kernel after the other, so that other work on the machine meets all of them alike; each on another
+            // body, or only the first would find it cold.
             for (place, (scan, nanos)) in scans.iter_mut().zip(&mut nanos).enumerate() {
                 let body = &bodies[(round * kernels.len() + place) % bodies.len()];
                 let begun = Instant::now();
@@ -90,13 +90,13 @@ impl Row {
         nanos.iter_mut().map(median).collect()
     }
 
-    /// The same facts on every kernel however the body is cut, without an allocation.
+    /// Checks that every kernel finds the same facts however the body is cut, without an allocation.
     fn check(&self, scans: &mut [Box<Scan>], bodies: &[Vec<u8>]) {
         let mut portable = Scan::with(Kernel::portable());
         let expected: Vec<_> = bodies.iter().map(|body| self.scan(&mut portable, body, usize::MAX)).collect();
         assert!(expected.iter().all(|(prefix, _)| prefix.is_some()));
         for scan in scans {
-            // A chain's links find their room once.
+            // A chain's links get their room once.
             for body in bodies {
                 self.scan(scan, body, usize::MAX);
             }

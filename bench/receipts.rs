@@ -1,7 +1,7 @@
-//! What a request pays for being told of, in access log and receipts: `cargo bench --bench receipts`, best under
+//! What it costs a request to be told of in access log and receipts: `cargo bench --bench receipts`, best under
 //! `nice -n -15`. Whole requests without sockets, from head to end, by turns with and without a recorder; another
-//! thread empties its queue, as control's does. Of short runs the quickest tenth, since other work runs beside, and the
-//! medians. Without chains nobody allocates for it.
+//! thread empties its queue, as control's does. Printed are the quickest tenth of short runs, since other work runs
+//! beside, and the medians. Without chains no allocation is made for it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use warmfront::publish::Records;
 use warmfront::snapshot::Snapshot;
 
 const ENDPOINTS: u16 = 8;
-/// Requests of one run, few enough for the queue.
+/// Requests of one run: few enough for the queue.
 const RUN: usize = 256;
-/// Receipts that are kept: as many as by default, so that this side's caches are as used as control's.
+/// Receipts that are kept: as many as by default, so that this side's caches are as full as control's.
 const KEPT: usize = 1_024;
 const RUNS: usize = 4_001;
-/// Different prompts.
+/// Number of different prompts.
 const PROMPTS: usize = 64;
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 
@@ -117,7 +117,7 @@ fn wall() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// At the first tenth, and the median.
+/// The first tenth, and the median.
 fn quantiles(mut figures: Vec<f64>) -> [f64; 2] {
     figures.sort_unstable_by(f64::total_cmp);
     [figures[figures.len() / 10], figures[figures.len() / 2]]

@@ -1,8 +1,9 @@
-//! What it costs to write a chat's prompt in its model's form, with all links of its chain: `cargo bench --bench render`.
+//! What it costs to write a chat's prompt in its model's form, with all links of its chain:
+//! `cargo bench --bench render`.
 //!
-//! Every call is timed alone, the clock's own time is in each figure. Beside it the scan that the same body had before,
-//! which reads it whole and leaves a chain of blocks. `hot`: one body again and again; `cold`: bodies of 64 MiB in
-//! turn, so that none is in a cache of its core when its turn comes.
+//! Every call is timed alone; the clock's own time is in each figure. Beside it stands the scan that the same body had
+//! before, which reads it whole and leaves a chain of blocks. `hot`: one body again and again; `cold`: bodies of 64 MiB
+//! in turn, so that none is in a cache of its core when its turn comes.
 
 #[path = "words.rs"]
 mod words;
@@ -20,7 +21,7 @@ use words::{CODE, PROSE};
 const BODY_BYTES: [usize; 3] = [2 << 10, 16 << 10, 128 << 10];
 const COLD_BYTES: usize = 64 << 20;
 
-/// ChatML; `sieves`: answers may hold what stops the form, questions are trimmed.
+/// ChatML. `sieves`: answers may hold what stops the form, and questions are trimmed.
 fn form(sieves: bool) -> Form {
     let turn = |role: &str| {
         let stops: &[&[u8]] = if sieves && role == "assistant" { &[b"</think>"] } else { &[] };
@@ -63,7 +64,7 @@ fn tools() -> String {
     format!("[{}]", (0..8).map(tool).collect::<Vec<_>>().join(","))
 }
 
-/// An agent's chat of about that size: calls that write files, their results, the tools behind them.
+/// An agent's chat of about `bytes` bytes: calls that write files, their results, and the tools after them.
 fn agents(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
     let texts = String::from_utf8(body(words, bytes, number)).expect("text");
     let mut contents =
@@ -71,7 +72,7 @@ fn agents(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
     let mut text = String::from(r#"{"messages":[{"role":"user","content":"Write it."}"#);
     let end = bytes - tools().len() - 256;
     while let (Some(code), Some(result)) = (contents.next(), contents.next()) {
-        // JSON in JSON: what is escaped is escaped again.
+        // JSON in JSON: escapes are escaped again.
         let arguments = format!(
             r#"{{\"path\":\"src/lib.rs\",\"content\":\"{}\"}}"#,
             code.replace('\\', "\\\\").replace('"', "\\\"")
@@ -91,7 +92,7 @@ fn agents(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A chat of about that size: sixteen turns.
+/// A chat of about `bytes` bytes: sixteen turns.
 fn body(words: &[&str], bytes: usize, number: u64) -> Vec<u8> {
     let mut state = number + 1;
     let mut next = move || {
@@ -129,7 +130,7 @@ fn timed(rounds: usize, mut call: impl FnMut(usize)) -> [f64; 2] {
     [nanos[0], nanos[rounds / 2]].map(|nanos| nanos as f64 / 1_000.0)
 }
 
-/// What one body is worth.
+/// Scan, plan and renderer, used for one body after the other.
 struct Worker {
     scan: Box<Scan>,
     plan: Plan,

@@ -1,7 +1,7 @@
 //! Microseconds to scan one request body: this scanner against copying it and against parsing it whole.
 //!
-//! `cargo bench --bench scan [-- FILTER]`. Each scan's prefix is compared with that of the same body in
-//! pieces before it is timed: a fast wrong answer is no result.
+//! `cargo bench --bench scan [-- FILTER]`. Each scan's prefix is compared with that of the same body in pieces before
+//! it is timed: a fast wrong answer is no result.
 
 use std::hint::black_box;
 use std::time::Duration;

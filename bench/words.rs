@@ -1,6 +1,6 @@
-//! What generated prompts are written of, in the benches of the scanner.
+//! Words of which generated prompts are written, in the benches of the scanner.
 
-/// An escape every hundred bytes and more.
+/// An escape every hundred bytes or more.
 pub const PROSE: &[&str] = &[
     "engine",
     "cache",

@@ -9,19 +9,19 @@ Usage: tuning/affinity.sh [--cpus LIST] [--apply] [--help] INTERFACE...
 Prints what it would write, with the value there now; writes it only with --apply (as root).
 
   INTERFACE    network card, such as eth0
-  --cpus LIST  the shards' CPUs, such as 0-3,8; default: one of each physical core of the machine; name them where CPUAffinity=, a cpuset or `shards` leaves fewer
-               them. `warmfront check` prints them ("cores")
+  --cpus LIST  the shards' CPUs, such as 0-3,8; default: one of each physical core of the machine. Name them if
+               CPUAffinity=, a cpuset or `shards` leaves fewer; `warmfront check` prints them ("cores")
   --apply      write
 
 What, and why:
-  interrupts   the receive and transmit queues go round the CPUs, so that no core takes in the packets of all
-               shards. Default: by driver or irqbalance. irqbalance moves them back: stop it, or ban these
-               interrupts (IRQBALANCE_BANNED_CPULIST). See: watch -d 'grep INTERFACE /proc/interrupts'
+  interrupts   those of receive and transmit queues are dealt to the CPUs in turn, so that no core takes in the
+               packets of all shards. Default: by driver or irqbalance. irqbalance moves them back: stop it, or ban
+               these interrupts (IRQBALANCE_BANNED_CPULIST). See: watch -d 'grep INTERFACE /proc/interrupts'
   XPS          each CPU sends on a queue of its own, so that shards do not wait for a queue's lock.
                Default: by driver. See: tc -s qdisc show dev INTERFACE
-  RPS, RFS     only where the card has fewer receive queues than there are CPUs: packets are passed on to the CPU
-               whose shard reads that connection. Costs an interrupt between CPUs for each batch; with
-               enough queues the card does better alone, and both are switched off. Default: off.
+  RPS, RFS     only if the card has fewer receive queues than there are CPUs: packets are passed on to the CPU
+               whose shard reads their connection. Costs an interrupt between CPUs for each batch; with enough
+               queues the card does better alone, and both are switched off. Default: off.
                See: column 10 of /proc/net/softnet_stat (packets passed on, hexadecimal)
 
 Nothing survives a reboot: run it from a unit ordered before warmfront.service.
@@ -131,7 +131,7 @@ tune() {
         local -a senders=()
         for ((cpu = queue; cpu < ${#cpus[@]}; cpu += ${#transmit[@]})); do senders+=("${cpus[cpu]}"); done
         ((${#transmit[@]} > 1)) || break
-        put "$card/queues/tx-$queue/xps_cpus" "$(mask "${senders[@]}")" "XPS: who sends on this queue"
+        put "$card/queues/tx-$queue/xps_cpus" "$(mask "${senders[@]}")" "XPS: CPUs that send on this queue"
     done
     local spread=0 flows=0
     if ((${#receive[@]} < ${#cpus[@]})); then
@@ -141,7 +141,7 @@ tune() {
         put "$proc/sys/net/core/rps_sock_flow_entries" "$flow_entries" "RFS: connections remembered in all"
     fi
     for queue in "${receive[@]}"; do
-        put "$queue/rps_cpus" "$spread" "RPS: who handles packets of this queue; 0: the CPU of its interrupt"
+        put "$queue/rps_cpus" "$spread" "RPS: CPUs that handle packets of this queue; 0: the one of its interrupt"
         put "$queue/rps_flow_cnt" "$flows" "RFS: connections remembered for this queue"
     done
 }

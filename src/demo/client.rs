@@ -1,9 +1,8 @@
 //! One client connection: sends a chat request, reads its stream, and believes nothing.
 //!
 //! A reply counts only if it is a 200 event stream of exactly the tokens asked for, one event each, with the text that
-//! a simulated engine answers to that prompt and to no other,
-//! a finish reason, the same counts in `usage`, `[DONE]`, and an end of the body right behind it. One of which nothing
-//! comes for too long has failed.
+//! a simulated engine answers to that prompt and to no other, a finish reason, the same counts in `usage`, `[DONE]`,
+//! and an end of the body right after it. A reply of which nothing comes for too long has failed.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -31,7 +30,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// To a chat request without `cache_salt`, of an engine with blocks of that size.
+    /// What an engine with blocks of `block_size` tokens replies to a chat request without `cache_salt`.
     pub fn of(body: &[u8], tokens: u32, block_size: u32) -> Result<Expected, String> {
         let root: serde_json::Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let prompt = request::chat_prompt(&root).map_err(|refused| refused.message)?;
@@ -59,7 +58,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Without a connection; it waits no longer than that for the next piece of a reply.
+    /// Makes a client without a connection; it waits at most `patience` for the next piece of a reply.
     pub fn new(patience: Duration) -> Client {
         Client { kept: None, patience }
     }
@@ -132,7 +131,7 @@ impl Client {
     }
 }
 
-/// Ends when nothing has come for so long.
+/// Ends when nothing has come for `patience`.
 async fn silence(last: &Cell<Instant>, patience: Duration) {
     loop {
         let left = patience.saturating_sub(last.get().elapsed());
@@ -158,7 +157,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Reads a piece of the body; answers with the tokens in it.
+    /// Reads a piece of the body; returns the number of tokens in it.
     fn read(&mut self, piece: &[u8]) -> Result<u32, String> {
         let before = self.tokens;
         let mut joined = std::mem::take(&mut self.partial);
@@ -224,7 +223,7 @@ impl Stream {
     }
 }
 
-/// The text up to the next quote: the engine's tokens have no escapes.
+/// Returns the text up to the next quote: the engine's tokens have no escapes.
 fn string_after<'a>(data: &'a [u8], key: &[u8]) -> Option<&'a str> {
     let start = memmem::find(data, key)? + key.len();
     let rest = data.get(start..)?;

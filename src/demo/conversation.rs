@@ -9,9 +9,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::engine::tokens::TOKEN_BYTES;
 
-/// No conversation has more turns.
+/// Most turns of a conversation.
 pub const TURNS_MAX: usize = 40;
-/// Length of every reply.
+/// Tokens of every reply.
 pub const REPLY_TOKENS: u32 = 40;
 
 /// A small seeded generator: the demo's runs must be repeatable.
@@ -22,23 +22,23 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// Throws that depend on the seed alone.
+    /// Makes throws that depend on the seed alone.
     pub fn new(seed: u64) -> Dice {
         Dice { seed, thrown: 0 }
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.thrown += 1;
         xxh3_64_with_seed(&self.thrown.to_le_bytes(), self.seed)
     }
 
-    /// At least 0, less than 1.
+    /// Returns a number of at least 0 and less than 1.
     pub fn share(&mut self) -> f64 {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Log-normal with this median, within bounds.
+    /// Returns a log-normal number with this median, within bounds.
     pub fn log_normal(&mut self, median: f64, spread: f64, least: f64, most: f64) -> u32 {
         // Box and Muller; the share is kept off zero, whose logarithm is not finite.
         let radius = (-2.0 * (1.0 - self.share()).ln()).sqrt();
@@ -50,9 +50,9 @@ impl Dice {
 /// One exchange of a conversation, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Length of what the user says.
+    /// Tokens of what the user says.
     pub user: u32,
-    /// Length of the reply.
+    /// Tokens of the reply.
     pub reply: u32,
 }
 
@@ -66,10 +66,10 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The conversation that belongs to this seed.
+    /// Makes the conversation that belongs to this seed.
     pub fn new(seed: u64) -> Conversation {
         let mut dice = Dice::new(seed);
-        // Three and a geometric number more: one goes on with probability 0.815.
+        // Three turns and a geometric number more: with a probability of 0.815 there is one more.
         let mut count = 3;
         while count < TURNS_MAX && dice.share() < 0.815 {
             count += 1;
@@ -79,7 +79,7 @@ impl Conversation {
         Conversation { seed, turns }
     }
 
-    /// What the user says in a turn: words without need of escapes in JSON.
+    /// Returns what the user says in a turn: words that need no escapes in JSON.
     pub fn says(&self, turn: usize) -> String {
         let length = self.turns.get(turn).map_or(0, |turn| turn.user);
         let mut dice = Dice::new(self.seed ^ (turn as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -8,7 +8,7 @@ use crate::engine::core::Figures;
 use crate::engine::pump::{Engine, Settings};
 use crate::engine::server;
 
-/// How many engines: KubeAI's run has as many replicas.
+/// Number of engines: KubeAI's run has as many replicas.
 pub const ENGINES: usize = 8;
 
 /// The engines, until dropped.
@@ -21,11 +21,11 @@ pub struct Fleet {
 /// Sums over the fleet at one moment.
 #[derive(Clone, Debug)]
 pub struct Totals {
-    /// Prompt tokens looked up, and found.
+    /// Prompt tokens looked up in caches, and those found.
     pub queries: u64,
     /// See `queries`.
     pub hits: u64,
-    /// First tokens by engine.
+    /// Requests that reached their first token, by engine.
     pub requests: Vec<u64>,
     /// Preemptions.
     pub preemptions: u64,
@@ -34,7 +34,7 @@ pub struct Totals {
 }
 
 impl Fleet {
-    /// Starts cold engines.
+    /// Starts engines with cold caches.
     pub fn start(settings: &Settings) -> Result<Fleet, String> {
         let mut engines = Vec::new();
         let mut addresses = Vec::new();
@@ -60,7 +60,7 @@ impl Fleet {
         Ok(Fleet { engines, addresses, _stop: stop })
     }
 
-    /// Where they listen.
+    /// Addresses on which the engines listen.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -72,7 +72,7 @@ impl Fleet {
         }
     }
 
-    /// The fleet now.
+    /// Sums over the fleet now.
     pub fn totals(&self) -> Totals {
         let figures: Vec<Figures> = self.engines.iter().map(|engine| engine.figures()).collect();
         let sum = |of: fn(&Figures) -> u64| figures.iter().map(of).sum();
@@ -95,11 +95,11 @@ async fn run(
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::spawn(server::serve(engine, listener))),
             Err(error) => {
-                // Whoever reads may have left.
+                // The reader may have left.
                 let _ = writeln!(io::stderr(), "warmfront demo: an engine cannot listen: {error}");
             }
         }
     }
-    // Answered with an error when the fleet is dropped: either way it is the end.
+    // Answered with an error when the fleet is dropped: both mean the end.
     let _ = stopped.await;
 }

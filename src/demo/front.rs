@@ -18,7 +18,7 @@ pub struct Front {
     child: Child,
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// Its admin listener.
+    /// Address of its admin listener.
     pub admin: SocketAddr,
     said: Arc<Mutex<VecDeque<String>>>,
 }
@@ -62,7 +62,7 @@ impl Front {
         let start = Instant::now();
         while start.elapsed() < READY_TIMEOUT {
             if let Ok(Some(status)) = self.child.try_wait() {
-                // Its last words may still be on their way through the pipe.
+                // The front's last words may still be on their way through the pipe.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 return Err(format!("the front ended at once ({status}){}", self.last_words()));
             }
@@ -79,18 +79,18 @@ impl Front {
         ))
     }
 
-    /// CPU seconds it has used.
+    /// CPU seconds that the front has used.
     pub fn cpu_seconds(&self) -> f64 {
         self.child.id().map_or(0.0, cpu_seconds)
     }
 
-    /// Whether it has ended by itself, and its last words if so.
+    /// Returns its last words if it has ended by itself.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("the front ended ({status}){}", self.last_words()))
     }
 
-    /// Asks it to end, and kills it if it does not.
+    /// Asks the front to end, and kills it if it does not.
     pub async fn stop(mut self) {
         let pid = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32));
         if let Some(pid) = pid {
@@ -111,7 +111,7 @@ impl Front {
     }
 }
 
-/// User and system time of a process, from `/proc`. 100 ticks a second everywhere on Linux.
+/// User and system time of a process in seconds, from `/proc`: 100 ticks a second everywhere on Linux.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -142,7 +142,7 @@ async fn ready(admin: SocketAddr) -> bool {
     matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
 }
 
-/// A port that is free now. Somebody may take it before the child does; then it says so.
+/// Finds a port that is free now. Another process may take it before the child does; then the child says so.
 fn free_address() -> Result<SocketAddr, String> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())

@@ -1,9 +1,9 @@
-//! Threads of conversation, and what they saw.
+//! Threads that hold conversations, and what they saw.
 //!
-//! As in KubeAI's benchmark a thread holds one conversation at a time: it sends the history and a new
-//! user message, reads the reply, and goes on at once; when the conversation ends it begins another.
-//! To reach a steady state soon, threads begin somewhere within their first conversation, longer ones
-//! being likelier, with replies that no engine has seen.
+//! As in KubeAI's benchmark a thread holds one conversation at a time: it sends the history and a new user message,
+//! reads the reply, and goes on at once; when the conversation ends, the thread begins another. To reach a steady state
+//! soon, threads begin somewhere within their first conversation (longer conversations are likelier), with replies that
+//! no engine has seen.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use crate::engine::tokens;
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// To a front, which chooses: each conversation to one of these.
+    /// To a front, which chooses; each conversation goes to one of these fronts.
     Fronts(Vec<SocketAddr>),
-    /// To an engine at random: what a plain service does.
+    /// To an engine at random, as a plain service does.
     BareRandom(Vec<SocketAddr>),
     /// To the engine that has the conversation already: the best that a cache can do.
     BareSticky(Vec<SocketAddr>),
@@ -30,26 +30,26 @@ pub enum Target {
 /// The load to make.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Model to ask for.
+    /// Model that requests name.
     pub model: String,
     /// Real time over which threads begin.
     pub ramp: Duration,
-    /// Real time between a reply and the next turn, in the mean.
+    /// Mean real time between a reply and the next turn.
     pub pause: Duration,
-    /// Real time in which something of each reply must come.
+    /// Longest real time without a piece of a reply.
     pub patience: Duration,
-    /// Tokens in the engines' blocks.
+    /// Tokens in a block of the engines.
     pub block_size: u32,
-    /// Varies the conversations.
+    /// Seed of the conversations.
     pub seed: u64,
 }
 
 /// What the threads have seen since the last [`Tally::reset`].
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Real seconds to first token, of requests whose first token came since.
+    /// Real seconds to first token, of requests whose first token came in this time.
     pub ttft: RefCell<Vec<f64>>,
     /// Tokens received.
     pub tokens: Cell<u64>,
@@ -59,11 +59,11 @@ pub struct Tally {
     pub failed: Cell<u64>,
     /// See `failed`.
     pub reason: RefCell<Option<String>>,
-    /// By how much naps on the threads' one runtime were too long: what came meanwhile was read late.
+    /// By how much naps on the threads' runtime were too long: what came meanwhile was read late.
     pub late: Cell<Duration>,
 }
 
-/// As long a nap, again and again; it may take so much longer, as an engine's step may.
+/// Length of a nap, taken again and again; below, how much longer one may take, as late as an engine's step may begin.
 const NAP: Duration = Duration::from_millis(20);
 const SLACK: Duration = Duration::from_millis(10);
 
@@ -117,7 +117,7 @@ impl Running {
         Running { threads }
     }
 
-    /// Cuts what is in flight and waits until that is done.
+    /// Cuts all replies in flight and waits until that is done.
     pub async fn stop(mut self) {
         self.threads.shutdown().await;
     }
@@ -160,7 +160,7 @@ impl Thread {
         thread
     }
 
-    /// Begins within a conversation, as threads are found at any moment of a long run.
+    /// Begins within a conversation, as a thread is found at any moment of a long run.
     fn begin_within(&mut self) {
         loop {
             self.begin();

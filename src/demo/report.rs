@@ -5,25 +5,25 @@ use super::fleet::Totals;
 /// One policy's outcome, in simulated seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The policy.
+    /// The policy's name.
     pub policy: String,
-    /// Times to first token, in order.
+    /// Times to first token, ascending.
     pub ttft: Vec<f64>,
     /// Output tokens a second.
     pub tokens_per_second: f64,
     /// Share of prompt tokens found in caches.
     pub hit_rate: f64,
-    /// Requests at the busiest engine over the mean.
+    /// Requests at the busiest engine over the mean of all.
     pub imbalance: f64,
     /// Replies verified.
     pub replies: u64,
     /// Replies that failed.
     pub failed: u64,
-    /// CPU of the front over the measured time, in cores; none without a front.
+    /// CPU of the front over the measured time, in cores; `None` without a front.
     pub front_cores: Option<f64>,
-    /// Share of the measured time by which the engine lagged that was latest in it.
+    /// Share of the measured time by which an engine began its steps late: of the engine that was latest.
     pub lag: f64,
-    /// The same share of the clients' thread, which verifies what all of them read.
+    /// The same share for the clients' thread, which verifies what all of them read.
     pub clients_lag: f64,
 }
 
@@ -33,13 +33,13 @@ impl Outcome {
         self.ttft.iter().sum::<f64>() / self.ttft.len().max(1) as f64
     }
 
-    /// The value below which this share of `ttft` lies.
+    /// Returns the value below which this share of `ttft` lies.
     pub fn ttft_at(&self, share: f64) -> f64 {
         let last = self.ttft.len().saturating_sub(1);
         self.ttft.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
     }
 
-    /// Takes hit rate, imbalance and lag from the fleet's counters before and after.
+    /// Computes hit rate, imbalance and lag from the fleet's counters before and after.
     pub fn count(&mut self, before: &Totals, after: &Totals, simulated_seconds: f64) {
         let queries = after.queries.saturating_sub(before.queries);
         let hits = after.hits.saturating_sub(before.hits);
@@ -54,7 +54,7 @@ impl Outcome {
     }
 }
 
-/// The table, with ratios to the first row.
+/// Writes the table as text, with ratios to the first row.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut out = format!(
         "{:<14}{:>10}{:>10}{:>10}{:>12}{:>10}{:>11}{:>9}{:>8}{:>8}{:>12}\n",

@@ -35,21 +35,21 @@ pub struct Outline {
     pub prompt: u32,
     /// Tokens to generate, at least one.
     pub output: u32,
-    /// Chained hashes of its full blocks from the first: those of the prompt, and of the reply behind it as
-    /// far as a later prompt may bring them back. Blocks without a hash are computed and never found again.
+    /// Chained hashes of its full blocks from the first: those of the prompt, and after them those of the reply as far
+    /// as a later prompt may bring them back. Blocks without a hash are computed and never found again.
     pub blocks: Arc<[u64]>,
 }
 
 /// A token as a step has computed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Whose.
+    /// Sequence that it belongs to.
     pub id: u64,
-    /// What.
+    /// The token itself.
     pub token: u32,
-    /// Whether it is the first of its sequence, and the prompt tokens found in the cache.
+    /// With a sequence's first token: the prompt tokens found in the cache.
     pub first: Option<First>,
-    /// With the last of its sequence: why.
+    /// With a sequence's last token: why it ended.
     pub finish: Option<Finish>,
 }
 
@@ -74,16 +74,16 @@ pub struct First {
 struct Sequence {
     prompt: u32,
     output: u32,
-    /// Whether the end will be the model's own.
+    /// Whether the sequence will end by the model's own `stop`.
     natural_end: bool,
     generated: u32,
     /// Tokens whose keys and values are in `blocks`.
     computed: u32,
     cached: u32,
-    /// Chained hashes of the full blocks of prompt and reply, and the tokens behind them.
+    /// Chained hashes of the full blocks of prompt and reply; in `tail` the tokens after them.
     hashes: Vec<u64>,
     tail: Vec<u32>,
-    /// Its tokens are not known: all hashes there will be are there from the start.
+    /// Its tokens are not known: all hashes that it will have are there from the start.
     outlined: bool,
     blocks: Vec<u32>,
     published: usize,
@@ -98,13 +98,13 @@ struct Sequence {
 pub struct Counts {
     /// Prompt tokens looked up in the prefix cache, once a sequence.
     pub prefix_queries: u64,
-    /// Those of them found.
+    /// Looked-up prompt tokens that were found.
     pub prefix_hits: u64,
     /// Prompt tokens of sequences that reached their first token.
     pub prompt: u64,
     /// Tokens generated.
     pub generated: u64,
-    /// Times a sequence gave its blocks up.
+    /// Times that a sequence gave its blocks up.
     pub preemptions: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// No sequences, blocks of `block_size` tokens.
+    /// Makes a batch without sequences, with blocks of `block_size` tokens.
     pub fn new(block_size: u32) -> Batch {
         Batch {
             block_size: block_size as usize,
@@ -134,19 +134,20 @@ impl Batch {
         }
     }
 
-    /// Sequences in steps now.
+    /// Counts the sequences in steps now.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
+    /// Counts the prompt tokens computed so far, those of the present step included, for sequences that have no token
+    /// yet.
     pub fn prefilled(&self) -> u64 {
         let running = self.running.iter().filter_map(|id| self.sequences.get(id));
         let placed = |one: &Sequence| (one.blocks.len() * self.block_size).min(one.prompt as usize) as u64;
         running.filter(|one| one.generated == 0).map(|one| placed(one).saturating_sub(one.cached.into())).sum()
     }
 
-    /// Sequences that wait for a place.
+    /// Counts the sequences that wait for a place.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -163,13 +164,13 @@ impl Batch {
         for token in &ask.prompt {
             sequence.push(*token, self.block_size);
         }
-        // The same as `tokens::reply_seed`, of hashes that are there already.
+        // The same as `tokens::reply_seed`, from hashes that are there already.
         let parent = sequence.hashes.last().copied().unwrap_or(ask.salt);
         sequence.seed = tokens::chain(parent.wrapping_add(u64::from(ask.choice)), &sequence.tail);
         self.enqueue(sequence)
     }
 
-    /// The same for a sequence whose tokens are not known; those it generates mean nothing.
+    /// Queues a sequence whose tokens are not known; the tokens that it generates mean nothing.
     pub fn submit_outline(&mut self, now_ns: u64, outline: &Outline) -> u64 {
         self.enqueue(Sequence {
             hashes: outline.blocks.to_vec(),
@@ -185,7 +186,7 @@ impl Batch {
         self.last_id
     }
 
-    /// Ends a sequence early; its computed blocks stay in the cache. Unknown ids are over already.
+    /// Ends a sequence early; its computed blocks stay in the cache. A sequence with an unknown id has ended already.
     pub fn abort(&mut self, cache: &mut Cache, id: u64) -> bool {
         let Some(mut sequence) = self.sequences.remove(&id) else { return false };
         cache.release(&mut sequence.blocks, sequence.published);
@@ -200,7 +201,7 @@ impl Batch {
         let mut budget = profile.max_num_batched_tokens;
         self.planned.clear();
         let preempted = self.plan_running(cache, &mut budget, &mut work);
-        // As in vLLM a step that preempts admits nobody, unless it would have nothing to do at all.
+        // As in vLLM a step that preempts admits no sequence, unless it would have nothing to do at all.
         if !preempted || self.planned.is_empty() {
             self.admit(cache, profile, &mut budget, &mut work);
         }
@@ -223,7 +224,7 @@ impl Batch {
                 at += 1;
                 continue;
             }
-            // Nobody behind this place is planned yet, so the victim's blocks are not in use.
+            // No sequence after this place is planned yet, so the victim's blocks are not in use.
             preempted = true;
             let Some(victim) = self.running.pop() else { break };
             self.counts.preemptions += 1;
@@ -239,7 +240,7 @@ impl Batch {
         while *budget > 0 && self.running.len() < profile.max_num_seqs {
             let Some(&id) = self.waiting.front() else { return };
             let Some(sequence) = self.sequences.get_mut(&id) else { return };
-            // The last token is always computed: its logits are what the first new token is drawn from.
+            // The last prompt token is always computed: its logits are what the first new token is drawn from.
             let known = sequence.total();
             let findable = (known as usize - 1) / self.block_size;
             let hashes = &sequence.hashes[..findable.min(sequence.hashes.len())];
@@ -266,7 +267,7 @@ impl Batch {
         }
     }
 
-    /// Ends the planned step: every sequence that is computed to its end has one more token.
+    /// Ends the planned step: every sequence that is computed to its end gets one more token.
     pub fn finish(&mut self, cache: &mut Cache, out: &mut Vec<Token>) {
         let mut planned = std::mem::take(&mut self.planned);
         for (id, count) in planned.drain(..) {
@@ -298,7 +299,7 @@ impl Batch {
 }
 
 impl Sequence {
-    /// Nothing computed, nothing known of its tokens.
+    /// Makes a sequence of which nothing is computed and no token known.
     fn new(now_ns: u64, prompt: u32, output: u32) -> Sequence {
         Sequence {
             prompt,
@@ -327,7 +328,7 @@ impl Sequence {
         self.total() - self.computed
     }
 
-    /// Why it ends with the token generated last, if it does.
+    /// Returns why it ends with the token generated last, if it does.
     fn ends(&self) -> Option<Finish> {
         let why = if self.natural_end { Finish::Stop } else { Finish::Length };
         (self.generated >= self.output).then_some(why)
@@ -342,8 +343,8 @@ impl Sequence {
         }
     }
 
-    /// Makes room for `count` more tokens and publishes the blocks that they fill: as in vLLM a
-    /// sequence admitted to the same step may already share them.
+    /// Makes room for `count` more tokens and publishes the blocks that they fill: as in vLLM a sequence admitted to
+    /// the same step may already share them.
     fn grow(&mut self, cache: &mut Cache, count: u32, block_size: usize) -> bool {
         let after = (self.computed + count) as usize;
         let missing = after.div_ceil(block_size).saturating_sub(self.blocks.len());

@@ -1,18 +1,18 @@
 //! The paged KV cache: fixed blocks, shared by hash, reused in least-recently-used order.
 //!
-//! The rules are those of vLLM's block pool, except that of several copies of a block one can be found
-//! (see [`Cache::publish`]). A block in use has references and is never taken. A block without
-//! references stays findable under its hash and waits in the free list until it is needed for something
-//! else; the list is kept in order of release, the tail blocks of a sequence before its first ones, so
-//! that a prefix outlives what was built on it. One that is not full, which nobody can find, goes before all
-//! of them (`bench/real/simulated.py` holds both against real engines).
+//! The rules are those of vLLM's block pool, except that only one of several copies of a block can be found (see
+//! [`Cache::publish`]). A block in use has references and is never taken. A block without references stays findable
+//! under its hash and waits in the free list until it is needed for something else. The list is kept in order of
+//! release, the last blocks of a sequence before its first ones, so that a prefix outlives what was built on it. A
+//! block that is not full, which cannot be found, goes before all of them (`bench/real/simulated.py` holds both against
+//! real engines).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 const NONE: u32 = u32::MAX;
 
-/// Keys that are hashes or counters already need no second hash.
+/// For keys that are hashes or counters already: they need no second hash.
 #[derive(Default)]
 pub struct Identity(u64);
 
@@ -44,14 +44,14 @@ struct Block {
     after: u32,
 }
 
-/// What a listener is told of blocks by their hashes, in order.
+/// A change of blocks that a listener is told of, by their hashes, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Can be found from here on; another copy may have been there before, as vLLM tells of each.
+    /// The block can be found from here on; another copy may have been there before, as vLLM tells of each.
     Stored(u64),
-    /// Can be found no longer.
+    /// The block can be found no longer.
     Removed(u64),
-    /// Nothing can be found any longer.
+    /// No block can be found any longer.
     Cleared,
 }
 
@@ -62,12 +62,12 @@ pub struct Cache {
     oldest: u32,
     newest: u32,
     free: usize,
-    /// What has changed since it was taken last, where somebody listens.
+    /// Changes since they were taken last; `None` if nobody listens.
     changes: Option<Vec<Change>>,
 }
 
 impl Cache {
-    /// A cold cache of `blocks` blocks.
+    /// Makes a cold cache of `blocks` blocks.
     pub fn new(blocks: u32) -> Cache {
         let empty = Block { references: 0, hash: None, before: NONE, after: NONE };
         let mut cache = Cache {
@@ -84,12 +84,12 @@ impl Cache {
         cache
     }
 
-    /// Keeps what changes from here on, until [`Cache::take_changes`].
+    /// Keeps changes from here on, until [`Cache::take_changes`].
     pub fn listen(&mut self) {
         self.changes.get_or_insert_default();
     }
 
-    /// Moves what has changed behind what is in `into`.
+    /// Moves the changes to the end of `into`.
     pub fn take_changes(&mut self, into: &mut Vec<Change>) {
         if let Some(changes) = &mut self.changes {
             into.append(changes);
@@ -102,18 +102,18 @@ impl Cache {
         }
     }
 
-    /// Blocks there are.
+    /// Number of blocks.
     pub fn capacity(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Blocks that no sequence uses, findable ones included.
+    /// Number of blocks that no sequence uses, findable ones included.
     pub fn free(&self) -> usize {
         self.free
     }
 
-    /// How many of `hashes`, from the first, are held; and how many of those nobody uses now, which
-    /// a taker therefore withdraws from the free ones.
+    /// Counts how many of `hashes`, from the first, are held, and how many of those no sequence uses now: a sequence
+    /// that takes them withdraws these from the free ones.
     pub fn lookup(&self, hashes: &[u64]) -> (usize, usize) {
         let mut idle = 0;
         for (depth, hash) in hashes.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Cache {
         }
     }
 
-    /// Takes `count` blocks, oldest first, forgetting what they held; or takes none and says false.
+    /// Takes `count` blocks, oldest first, which forget what they held; or takes none and returns false.
     pub fn take_free(&mut self, count: usize, into: &mut Vec<u32>) -> bool {
         if count > self.free {
             return false;
@@ -155,8 +155,8 @@ impl Cache {
         true
     }
 
-    /// Makes a full block findable. vLLM keeps every copy findable until it is taken; here it is one, of two the
-    /// one in use, which mostly lives longer. Where it goes first after all, the other is not found.
+    /// Makes a full block findable. vLLM keeps every copy findable until it is taken. Here one copy is: of two the one
+    /// in use, which mostly lives longer. If that one goes first after all, the other is not found.
     pub fn publish(&mut self, block: u32, hash: u64) {
         self.tell(Change::Stored(hash));
         if let Some(&other) = self.by_hash.get(&hash) {
@@ -169,8 +169,8 @@ impl Cache {
         self.by_hash.insert(hash, block);
     }
 
-    /// Drops one reference on each of a sequence's blocks, given in the sequence's order, of which the first `full` are
-    /// full: engines find these by hashes of their own, whether they have one here or not.
+    /// Drops one reference on each of a sequence's blocks, given in the sequence's order. The first `full` of them are
+    /// full: engines find these by hashes of their own, whether there is a hash here or not.
     pub fn release(&mut self, blocks: &mut Vec<u32>, full: usize) {
         while let Some(block) = blocks.pop() {
             let held = &mut self.blocks[block as usize];

@@ -16,7 +16,7 @@ pub const TTFT_BOUNDS: [f64; 22] = [
 /// How sequences ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
-    /// By the model.
+    /// By the model's own end.
     pub stop: u64,
     /// At the client's limit.
     pub length: u64,
@@ -24,12 +24,12 @@ pub struct Ends {
     pub abort: u64,
 }
 
-/// The state of an engine at one moment.
+/// The figures of an engine at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Sequences in steps.
+    /// Sequences in steps now.
     pub running: usize,
-    /// Sequences that wait.
+    /// Sequences that wait for a place.
     pub waiting: usize,
     /// Share of KV blocks in use, 0 to 1.
     pub kv_usage: f64,
@@ -39,11 +39,11 @@ pub struct Figures {
     pub ends: Ends,
     /// Requests refused because the queue was full.
     pub refused: u64,
-    /// Time to first token: one count a bound, the last beyond all of them.
+    /// Times to first token: one count for each bound, the last for all beyond.
     pub ttft: [u64; TTFT_BOUNDS.len() + 1],
-    /// Sum of times to first token.
+    /// Sum of the times to first token.
     pub ttft_sum_ns: u64,
-    /// Steps, and the simulated time they took.
+    /// Steps, and below the simulated time they took.
     pub steps: u64,
     /// See `steps`.
     pub busy_ns: u64,
@@ -63,7 +63,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A cold engine; the profile has passed [`Profile::check`].
+    /// Makes a cold engine; the profile has passed [`Profile::check`].
     pub fn new(profile: Profile) -> Core {
         Core {
             cache: Cache::new(profile.blocks()),
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// What the engine was made from.
+    /// The profile that the engine was made from.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -95,45 +95,46 @@ impl Core {
         self.batch.submit_outline(now_ns, outline)
     }
 
-    /// How many of these chained blocks, from the first, the prefix cache holds.
+    /// Counts how many of these chained blocks, from the first, the prefix cache holds.
     pub fn held(&self, blocks: &[u64]) -> usize {
         self.cache.lookup(blocks).0
     }
 
-    /// Keeps what changes in the prefix cache from here on.
+    /// Keeps changes in the prefix cache from here on.
     pub fn listen(&mut self) {
         self.cache.listen();
     }
 
-    /// Moves what has changed behind what is in `into`, in order.
+    /// Moves the changes to the end of `into`, in order.
     pub fn take_changes(&mut self, into: &mut Vec<Change>) {
         self.cache.take_changes(into);
     }
 
-    /// Prompt tokens computed so far, those of the step under way included, for sequences that have no token yet.
+    /// Counts the prompt tokens computed so far, those of the present step included, for sequences that have no token
+    /// yet.
     pub fn prefilled(&self) -> u64 {
         self.batch.prefilled()
     }
 
-    /// How often sequences have given their blocks up.
+    /// Counts how often sequences have given their blocks up.
     pub fn preemptions(&self) -> u64 {
         self.batch.counts.preemptions
     }
 
-    /// Puts another cache in the place of its own, and its own into `other`: engines that take turns with one
-    /// cache share it. Only between steps of engines whose sequences are all in that cache.
+    /// Swaps its cache with `other`: engines that take turns with one cache share it. Only between steps of engines
+    /// whose sequences are all in that cache.
     pub fn swap_cache(&mut self, other: &mut Cache) {
         std::mem::swap(&mut self.cache, other);
     }
 
-    /// The client of a sequence left.
+    /// Ends a sequence whose client left.
     pub fn abort(&mut self, id: u64) {
         if self.batch.abort(&mut self.cache, id) {
             self.figures.ends.abort += 1;
         }
     }
 
-    /// Starts a step at `now_ns` and says when it ends; `None` when nothing is to be done.
+    /// Starts a step at `now_ns` and returns when it ends; `None` when there is nothing to do.
     pub fn begin_step(&mut self, now_ns: u64) -> Option<u64> {
         debug_assert!(self.step_ends_ns.is_none(), "one step at a time");
         let work = self.batch.plan(&mut self.cache, &self.profile)?;
@@ -144,7 +145,7 @@ impl Core {
         self.step_ends_ns
     }
 
-    /// Ends the step begun last: its tokens, behind what is in `out`.
+    /// Ends the step begun last; appends its tokens to `out`.
     pub fn end_step(&mut self, out: &mut Vec<Token>) {
         let Some(now_ns) = self.step_ends_ns.take() else { return };
         let before = out.len();
@@ -166,7 +167,7 @@ impl Core {
         self.cache.forget();
     }
 
-    /// The state now.
+    /// Returns the figures now.
     pub fn figures(&self) -> Figures {
         let used = self.cache.capacity() - self.cache.free();
         Figures {
@@ -195,7 +196,7 @@ mod tests {
         Ask { prompt, output, natural_end: false, salt: 0, choice: 0 }
     }
 
-    /// Runs until idle from `now`; answers with the end and each sequence's time of first token.
+    /// Runs until idle from `now`; returns the end and each sequence's time of first token.
     fn run(core: &mut Core, mut now: u64) -> (u64, Vec<(u64, u64)>) {
         let (mut out, mut firsts) = (Vec::new(), Vec::new());
         while let Some(ends) = core.begin_step(now) {

@@ -15,7 +15,7 @@ pub struct Lag {
     pub time_scale: f64,
 }
 
-/// What prometheus_client says of the process, once for all of its ranks: by when it began a front knows it again.
+/// What prometheus_client tells of the process, once for all of its ranks: a front knows a process by its start time.
 pub fn process(began: SystemTime) -> String {
     let seconds = began.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let name = "process_start_time_seconds";
@@ -24,7 +24,7 @@ pub fn process(began: SystemTime) -> String {
     )
 }
 
-/// The exposition of one engine, which is this rank of so many.
+/// Writes the exposition of one engine: rank `rank` of `ranks` behind one port.
 pub fn exposition(
     model: &str,
     profile: &Profile,
@@ -113,7 +113,7 @@ impl Page<'_> {
         let _ = writeln!(self.out, "vllm:{name}_sum{{{}}} {seconds:?}", self.labels);
     }
 
-    /// As vLLM writes it: the blocks of all ranks with each, and its tokens.
+    /// As vLLM writes it: the blocks of all ranks with each rank, and that rank's tokens.
     fn cache_config(&mut self, profile: &Profile, rank: usize, ranks: usize) {
         self.head("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
         let size = profile.block_size;
@@ -127,7 +127,7 @@ impl Page<'_> {
         );
     }
 
-    /// What no engine has: under our own prefix.
+    /// Metrics that no engine has, under our own prefix.
     fn own(&mut self, figures: &Figures, lag: Lag) {
         let own = [
             ("time_scale", "gauge", "Simulated seconds to a real one.", lag.time_scale),

@@ -7,8 +7,7 @@
 //!
 //! # What it leaves out
 //!
-//! * Mixed steps cost the sum of prefill and decode, where a GPU overlaps part of them.
-//! * No scheduling overhead, CUDA graph sizes, sampling cost, swapping or offloading.
+//! * Mixed steps cost the sum of prefill and decode, while a GPU overlaps part of them.
 //! * The HTTP server publishes no KV events; a replay takes what changes from the [`cache`] itself.
 //! * No speculative decoding, structured output, logprobs, LoRA, embeddings, pooling or multimodal
 //!   encoders (an image counts as a fixed number of tokens).

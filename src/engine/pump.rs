@@ -1,8 +1,8 @@
 //! An engine that runs: the core under a lock, its clock, and the loop that makes its steps.
 //!
-//! A step's tokens are handed to their streams in one pass when it ends. The next step begins at the
-//! simulated instant at which the last one ended, not when the loop woke up, so timer granularity
-//! does not slow the engine down; a loop that comes later than 10 real ms says so in [`Lag`].
+//! A step's tokens are handed to their streams in one pass when it ends. The next step begins at the simulated instant
+//! at which the last one ended, not when the loop woke up, so that timer granularity does not slow the engine down. If
+//! the loop comes more than 10 real ms late, [`Lag`] says so.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -25,7 +25,7 @@ const SLACK: Duration = Duration::from_millis(10);
 pub struct Settings {
     /// Capacity and speed.
     pub profile: Profile,
-    /// Models and the length of open-ended replies.
+    /// Served models, and the length of replies that set none.
     pub serving: Serving,
     /// Simulated seconds to a real one.
     pub time_scale: f64,
@@ -56,13 +56,13 @@ impl Default for Settings {
 /// A token on its way to its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Which of the request's sequences.
+    /// Number of the sequence within its request.
     pub choice: usize,
     /// The token.
     pub token: u32,
-    /// With a sequence's first token: prompt tokens found in the cache, told once a prompt.
+    /// With a sequence's first token: prompt tokens found in the cache, told once for each prompt.
     pub cached: Option<u32>,
-    /// With its last: why.
+    /// With a sequence's last token: why it ended.
     pub finish: Option<Finish>,
 }
 
@@ -90,7 +90,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A cold engine. Somebody must [`Engine::run`] it.
+    /// Makes a cold engine. [`Engine::run`] must be polled for it to run.
     pub fn new(settings: Settings) -> Arc<Engine> {
         let core = Core::new(settings.profile.clone());
         Arc::new(Engine {
@@ -101,12 +101,12 @@ impl Engine {
         })
     }
 
-    /// What it was made from.
+    /// The settings that it was made from.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Its state now.
+    /// Its figures now.
     pub fn figures(&self) -> Figures {
         self.lock().core.figures()
     }
@@ -122,7 +122,7 @@ impl Engine {
         self.lock().core.forget();
     }
 
-    /// Back to the state of the start, counters included. Replies in flight are cut.
+    /// Puts the engine back to the state of its start, counters included. Replies in flight are cut.
     pub fn restart(&self) {
         let mut inner = self.lock();
         inner.core = Core::new(self.settings.profile.clone());
@@ -132,7 +132,7 @@ impl Engine {
         inner.began = SystemTime::now();
     }
 
-    /// Since when it is there, by the wall's clock.
+    /// Wall-clock time of its start.
     pub fn began(&self) -> SystemTime {
         self.lock().began
     }
@@ -214,7 +214,7 @@ impl Engine {
             return;
         }
         for id in ids {
-            // An id that is no client's has ended.
+            // An id that belongs to no client has ended.
             if inner.clients.remove(id).is_some() {
                 inner.core.abort(*id);
             }
@@ -243,12 +243,12 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// Its next token; `None` behind the last, or where the engine was restarted.
+    /// Polls for its next token; `None` after the last, or if the engine was restarted.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         self.events.poll_recv(context)
     }
 
-    /// The same.
+    /// Returns its next token; `None` as with [`Answering::poll_next`].
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }

@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use super::batch::Finish;
 use super::request::{Api, Refused};
 
-/// What `system_fingerprint` says. It names the simulation, so that nobody takes it for an engine.
+/// Value of `system_fingerprint`. It names the simulation, so that nobody takes it for an engine.
 pub const FINGERPRINT: &str = "vllm-0.32.0-simulated";
 
 /// Token counts of one reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Prompt tokens, each prompt once.
+    /// Prompt tokens, each prompt counted once.
     pub prompt: u32,
     /// Tokens generated over all choices.
     pub completion: u32,
-    /// Prompt tokens found in the prefix cache; absent when the engine is told not to say.
+    /// Prompt tokens found in the prefix cache; absent if the engine was told not to say.
     pub cached: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client asks, from the bytes of its body; or vLLM's words of refusal.
+//! A client's request, from the bytes of its body; or vLLM's words of refusal.
 
 use serde_json::Value;
 
@@ -93,7 +93,7 @@ pub fn parse(api: Api, body: &[u8], serving: &Serving, profile: &Profile) -> Res
     })
 }
 
-/// The body as JSON, or the answers that vLLM's validation gives.
+/// Reads the body as JSON, or returns the refusal that vLLM's validation gives.
 pub fn json(body: &[u8]) -> Result<Value, Refused> {
     if body.is_empty() {
         return Err(invalid("'type': 'missing', 'loc': 'body', 'msg': 'Field required', 'input': 'None'", "body"));
@@ -109,7 +109,7 @@ pub fn json(body: &[u8]) -> Result<Value, Refused> {
     })
 }
 
-/// 404 for a model that is not served; a body without one asks for the first.
+/// Refuses with 404 a model that is not served; a body without one asks for the first.
 pub fn check_model(root: &Value, serving: &Serving) -> Result<(), Refused> {
     let Some(model) = root.get("model").and_then(Value::as_str) else { return Ok(()) };
     if serving.models.iter().any(|served| served == model) {

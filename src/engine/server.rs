@@ -25,7 +25,7 @@ use super::request::{self, Api, Refused, Request};
 use super::stream::{Cut, Stream};
 use super::tokens;
 
-/// Bodies beyond this are cut off; vLLM has no such limit, but this machine's memory does.
+/// Longer bodies are cut off; vLLM has no such limit, but this machine's memory does.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
 type Asked = hyper::Request<Incoming>;
@@ -39,7 +39,7 @@ pub async fn serve(engine: Arc<Engine>, listener: TcpListener) {
     serve_ranks([engine].into(), listener).await;
 }
 
-/// The same for several ranks of one server.
+/// Serves several ranks of one server.
 pub async fn serve_ranks(ranks: Arc<[Arc<Engine>]>, listener: TcpListener) {
     let steps = ranks.iter().map(|rank| AbortOnDrop(tokio::spawn(Arc::clone(rank).run())));
     let _steps: Vec<AbortOnDrop> = steps.collect();
@@ -77,7 +77,7 @@ async fn connection(ranks: Ranks, socket: tokio::net::TcpStream) {
         .await;
 }
 
-/// An error cuts the connection.
+/// A body that ends by an error cuts the connection.
 async fn answer(ranks: Ranks, asked: Asked) -> Result<Answer, Cut> {
     let path = asked.uri().path().to_owned();
     let (allow, route) = match path.as_str() {
@@ -184,7 +184,7 @@ impl Route {
     }
 }
 
-/// As vLLM reads the field; without one, the rank that has least to do.
+/// Returns the rank that the field names, as vLLM reads it; without the field, the rank that has least to do.
 fn named<'r>(ranks: &'r [Arc<Engine>], asked: &Asked) -> Result<&'r Arc<Engine>, Refused> {
     let named = asked.headers().get("x-data-parallel-rank").and_then(|rank| rank.to_str().ok());
     let Some(rank) = named.and_then(|rank| rank.trim().parse::<i64>().ok()) else {
@@ -235,7 +235,7 @@ async fn whole(shape: Shape, request: &Request, mut answering: Answering, tells_
             usage.cached = Some(usage.cached.unwrap_or(0) + cached);
         }
     }
-    // Its events end early where the engine was restarted, and what would have come is not known.
+    // The events end early if the engine was restarted, and the rest of the reply is not known.
     if left == 0 { Ok(shape.whole(&choices, usage)) } else { Err(Cut) }
 }
 

@@ -20,7 +20,7 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 /// Events of one request until its last choice has ended.
 pub struct Stream {
     shape: Shape,
-    /// Aborted when the body is dropped, that is when the client has gone.
+    /// Aborts the request when the body is dropped, that is when the client has gone.
     answering: Answering,
     ready: VecDeque<Bytes>,
     choices_left: usize,
@@ -33,7 +33,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream over what the engine answers.
+    /// Makes a stream of what the engine answers.
     pub fn new(
         shape: Shape,
         asked: &Request,
@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// A comment when the stream has been silent for long.
+    /// Sends a comment when the stream has been silent for `sse_keep_alive`.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
         let Some((every, timer)) = &mut self.silence else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
@@ -92,7 +92,7 @@ impl Stream {
     }
 }
 
-/// The engine was restarted below a reply: the connection is cut, as when an engine dies.
+/// The engine was restarted under a reply: the connection is cut, as when an engine dies.
 #[derive(Debug)]
 pub struct Cut;
 

@@ -13,7 +13,7 @@ pub const TOKEN_BYTES: usize = 4;
 /// Tokens that one image part costs (a 336-pixel CLIP tile, as LLaVA counts it).
 pub const IMAGE_TOKENS: usize = 576;
 
-/// Ends a message. Above any token of text: its first byte is not UTF-8.
+/// Ends a message. It is above any token of text, since its first byte is not UTF-8.
 pub const END_OF_MESSAGE: u32 = 0xffff_ff00;
 
 /// Opens a message of that role; unknown roles share the last marker.
@@ -40,13 +40,13 @@ pub fn push_text(out: &mut Vec<u32>, text: &str) {
     }
 }
 
-/// Appends the tokens of an image: many, and the same ones only for the same address.
+/// Appends the tokens of an image: always the same number, and equal ones only for equal addresses.
 pub fn push_image(out: &mut Vec<u32>, address: &str) {
     let token = xxh3_64(address.as_bytes()) as u32;
     out.extend(std::iter::repeat_n(token, IMAGE_TOKENS));
 }
 
-/// Text of tokens; those that are no text (markers, foreign ids) become U+FFFD.
+/// Returns the text of tokens; those that are no text (markers, foreign ids) become U+FFFD.
 pub fn text_of(tokens: &[u32]) -> String {
     let mut bytes = Vec::with_capacity(tokens.len() * TOKEN_BYTES);
     for token in tokens {
@@ -69,7 +69,7 @@ pub fn generated(seed: u64, position: u32) -> u32 {
     u32::from_le_bytes([b' ', letter(), letter(), letter()])
 }
 
-/// Hash of one more block behind `parent`; `parent` of the first block is the cache salt's hash.
+/// Hashes one more block after `parent`; `parent` of the first block is the cache salt's hash.
 pub fn chain(parent: u64, block: &[u32]) -> u64 {
     let mut hash = xxhash_rust::xxh3::Xxh3::with_seed(parent);
     for token in block {
@@ -78,7 +78,7 @@ pub fn chain(parent: u64, block: &[u32]) -> u64 {
     hash.digest()
 }
 
-/// The seed of what a prompt is answered: its hash, in blocks and the tokens behind them, and the number of the choice.
+/// The seed of a reply: a hash of its prompt, in blocks and the tokens after them, and of the number of the choice.
 pub fn reply_seed(prompt: &[u32], salt: u64, choice: u32, block_size: usize) -> u64 {
     let blocks = prompt.chunks_exact(block_size.max(1));
     let tail = blocks.remainder();

@@ -19,24 +19,24 @@ use crate::scan::PrefixMode;
 /// A request at its arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Which it is; not the order of arrival.
+    /// Number of the request, by order of announcement, not of arrival.
     pub number: u64,
-    /// Now.
+    /// Now, in nanoseconds since the start of the run.
     pub now_ns: u64,
     /// What is asked.
     pub request: &'a Request,
     /// Tokens in each of its blocks.
     pub block_tokens: u32,
-    /// On whose account.
+    /// Tenant that asks; 0: the first.
     pub tenant: u16,
 }
 
 /// Where a request goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// To which engine.
+    /// Number of the engine.
     pub engine: usize,
-    /// Tokens of its prompt that this was thought to hold, where that was asked.
+    /// Tokens of its prompt that the engine was thought to hold, if the policy predicts that.
     pub predicted: Option<u32>,
 }
 
@@ -49,103 +49,102 @@ impl From<usize> for Placed {
 /// What becomes of a request that waits in the front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// It is asked for again.
+    /// This request (by number) is chosen for again.
     Ask(u64),
-    /// It is sent away, and comes back after so many seconds.
+    /// This request is refused, and comes back after so many seconds.
     Refuse(u64, u32),
 }
 
-/// Chooses engines. What it may know beside its own requests: metrics at its last scrape, and, where it reads KV
-/// events, what an engine's cache holds.
+/// Chooses engines. Beside its own requests a policy may know metrics, as of its last scrape, and what an engine's
+/// cache holds, if it reads KV events.
 pub trait Chooser {
-    /// The engine for a request; its load counts from here on.
-    /// `None`: it waits in the front until [`Chooser::turn`].
+    /// Returns the engine for a request, whose load counts from here on. `None`: the request waits in the front until
+    /// [`Chooser::turn`].
     fn choose(&mut self, asked: &Asked, fleet: &Fleet) -> Option<Placed>;
-    /// Whose turn it is of those that wait, asked whenever a step has ended anywhere, and again after each that
-    /// went. `first` came before the others.
+    /// Returns which of the waiting requests has its turn. Asked whenever a step has ended anywhere, and again after
+    /// each request that was placed or refused. `first` came before the others.
     fn turn(&mut self, _now_ns: u64, first: u64) -> Option<Turn> {
         Some(Turn::Ask(first))
     }
-    /// How often it is asked for a turn although nothing has ended, if it is.
+    /// How often a turn is asked for although nothing has ended, if at all.
     fn retry_every_ns(&self) -> Option<u64> {
         None
     }
     /// A request has its first token.
     fn first_token(&mut self, _number: u64) {}
-    /// A request has the last of so many tokens of its engine.
+    /// A request has had its last token from its engine; `tokens` is the length of its reply.
     fn ended(&mut self, number: u64, engine: usize, tokens: u32);
-    /// How often it reads the engines' metrics, if it does.
+    /// How often the policy reads the engines' metrics, if at all.
     fn scrape_every_ns(&self) -> Option<u64> {
         None
     }
-    /// What they say, by engine.
+    /// The metrics of all engines, by engine.
     fn scraped(&mut self, _now_ns: u64, _figures: &[Figures]) {}
-    /// Whether it hears the engines' KV events.
+    /// Whether the policy hears the engines' KV events.
     fn hears_events(&self) -> bool {
         false
     }
-    /// An engine sends a batch of them; when it comes is the chooser's to say.
+    /// An engine sends a batch of KV events; the policy decides when it comes.
     fn published(&mut self, _now_ns: u64, _engine: usize, _batch: &Batch) {}
-    /// Whether the engines have one cache together: for the oracle alone.
+    /// Whether all engines have one cache together: for the oracle alone.
     fn pools_caches(&self) -> bool {
         false
     }
 }
 
-/// What each draw mixes into what it is drawn from, so that no two of a run draw alike. Those of 6 meet nowhere: sticky
-/// sessions stand before one front, and a tenant is drawn from who asks, not from the seed. Other numbers would be
-/// other figures.
+/// Salts of random draws, so that no two draws of a run are alike. Those with 6 never meet: sticky sessions have one
+/// front, and a tenant is drawn from the thread that asks, not from the seed. Other numbers would make other figures.
 pub(super) mod draws {
-    /// Of the product's policies, at a choice.
+    /// Choices of the product's policies.
     pub const CHOICE: u64 = 3;
-    /// Which bits a prompt's key has.
+    /// A prompt's key.
     pub const KEY: u64 = 4;
-    /// Which a session's has.
+    /// A session's key.
     pub const SESSION: u64 = 5;
-    /// To which front a request goes.
+    /// The front to which a request goes.
     pub const FRONT: u64 = 6;
-    /// Of sticky sessions.
+    /// Sticky sessions.
     pub const STICKY: u64 = 6;
-    /// On whose account a session asks.
+    /// The tenant for which a session asks.
     pub const TENANT: u64 = 6;
-    /// Of the scorers.
+    /// The scorers.
     pub const SCORERS: u64 = 7;
-    /// By overlap cost.
+    /// The overlap cost.
     pub const OVERLAP: u64 = 8;
-    /// Which events are lost.
+    /// Lost events.
     pub const LOSS: u64 = 9;
-    /// Of the prompt trees.
+    /// The prompt trees.
     pub const PROMPT_TREE: u64 = 10;
-    /// Of jumps, where a prompt has no prefix.
+    /// Jumps of a prompt without a prefix.
     pub const JUMPS: u64 = 11;
 }
 
 /// A policy's name and what it stands for.
 pub struct Named {
-    /// As `--policies` takes it.
+    /// The name that `--policies` takes.
     pub name: &'static str,
-    /// In half a line.
+    /// Half a line for people.
     pub what: &'static str,
     make: Make,
 }
 
 /// How a policy is made.
 enum Make {
-    /// One of the product's, on so many fronts as the stage has.
+    /// A policy of the product, on as many fronts as the stage has.
     Own(fn() -> Settings),
-    /// What knows all of so many engines, and the same behind any number of fronts.
+    /// A policy that knows the state of all engines, and is the same behind any number of fronts.
     Knowing(fn(usize) -> Oracle),
-    /// Another, that is simulated alone before its fleet.
+    /// A policy of another router, simulated with one front only.
     Alone(fn(&Stage<'_>) -> Box<dyn Chooser>),
 }
 
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage<'a> {
-    /// Weights of the engines, one each; only the product's policies know of them, others of what a heavy engine tells
+    /// Weights of the engines, one each. Only the product's policies know them; others know what a heavy engine tells
     /// of itself.
     pub weights: &'a [u32],
-    /// Blocks in the cache of one of weight 1.
+    /// Blocks in the cache of an engine of weight 1.
     pub blocks: u32,
     /// Tokens in a block.
     pub block_tokens: u32,
@@ -153,7 +152,7 @@ pub struct Stage<'a> {
     pub fronts: usize,
     /// How KV events come to those fronts that hear them.
     pub events: Delivery,
-    /// Varies what is drawn.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -165,7 +164,7 @@ impl Stage<'_> {
 }
 
 impl Named {
-    /// A new one, before any request.
+    /// Makes the policy as it is before any request.
     pub fn make(&self, stage: &Stage<'_>) -> Box<dyn Chooser> {
         match self.make {
             Make::Own(settings) => Box::new(Fronts::new(stage, &settings())),
@@ -174,12 +173,12 @@ impl Named {
         }
     }
 
-    /// Whether how events come changes anything for it.
+    /// Whether the delivery of events changes anything for this policy.
     pub fn hears_events(&self) -> bool {
         matches!(self.make, Make::Own(settings) if own::hears(&settings()))
     }
 
-    /// Whether it says something of several fronts.
+    /// Whether this policy can be simulated behind several fronts.
     pub fn on_several_fronts(&self) -> bool {
         !matches!(self.make, Make::Alone(_))
     }
@@ -189,9 +188,9 @@ impl Named {
 pub const RANDOM: &str = "random";
 /// The name of the bound that others are compared with.
 pub const ORACLE: &str = "oracle";
-/// The name of the same without sight of steps.
+/// The name of the bound without sight of steps.
 pub const POOLED: &str = "pooled";
-/// The name of the same with caches apart.
+/// The name of the bound with separate caches.
 pub const CLAIRVOYANT: &str = "clairvoyant";
 
 /// The policies there are, in the order of a full comparison.
@@ -207,7 +206,7 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "prefix-hash-conversation",
-        what: "the same, keyed by the first 4,096 bytes of the whole prompt",
+        what: "prefix-hash, keyed by the first 4,096 bytes of the whole prompt",
         make: Make::Own(|| Settings { prefix: PrefixMode::Conversation, ..by(Policy::PrefixHash) }),
     },
     Named {
@@ -217,27 +216,27 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "precise",
-        what: "the same, by what the engines' KV events tell",
+        what: "warm, by what the engines' KV events tell",
         make: Make::Own(|| by(Policy::Precise)),
     },
     Named {
         name: "warm-held",
-        what: "warm; where the engine has no room, requests wait in the front",
+        what: "warm; if the engine has no room, requests wait in the front",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::On))),
     },
     Named {
         name: "warm-auto",
-        what: "the same, while that pays",
+        what: "warm-held, while waiting pays",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::Auto))),
     },
     Named {
         name: "kubeai",
-        what: "the same as prefix-hash with KubeAI's published bound",
+        what: "prefix-hash with KubeAI's published bound",
         make: Make::Own(|| Settings { bound: Bound::Kubeai, ..by(Policy::PrefixHash) }),
     },
     Named {
         name: "prefix-hash-jumps",
-        what: "the same as prefix-hash; past a full home not to the next but by random jumps, as Envoy does",
+        what: "prefix-hash; from a full home on by random jumps, as Envoy does, not to the next",
         make: Make::Alone(|stage| Box::new(Jumps::new(stage))),
     },
     Named {
@@ -247,12 +246,12 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "sglang",
-        what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss to the smallest tree",
+        what: "prompt tree of the SGLang router: 0.5, 32, 1.0001; a miss goes to the smallest tree",
         make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SGLANG, stage.seed))),
     },
     Named {
         name: "smg",
-        what: "prompt tree of its successor: 0.3; 64 and 1.5 of the mean by request; a miss to the least load",
+        what: "prompt tree of SGLang's successor: 0.3; by request 64 and 1.5 of the mean; a miss goes to the least load",
         make: Make::Alone(|stage| Box::new(PromptTree::new(stage.engines(), SMG, stage.seed))),
     },
     Named {
@@ -267,12 +266,12 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: CLAIRVOYANT,
-        what: "soonest first token by the engines' state and uncached tokens, caches apart",
+        what: "soonest first token by the engines' state and uncached tokens, separate caches",
         make: Make::Knowing(Oracle::with_caches_apart),
     },
     Named {
         name: POOLED,
-        what: "one pooled cache, the same state but for when steps end",
+        what: "the oracle, if it did not see when steps end",
         make: Make::Knowing(Oracle::without_steps),
     },
     Named {

@@ -1,8 +1,8 @@
-//! KV events of simulated engines: what a step changes in a cache is one batch, sent when the step begins, and comes to
-//! a front later, or not at all.
+//! KV events of simulated engines: the changes of one step in a cache are one batch, sent when the step begins, which
+//! comes to a front later or not at all.
 //!
-//! A front hears of each engine in order. That a batch is lost shows in the number of the next one; then it is asked
-//! for again, and what has come meanwhile waits for it, or it is a hole for good.
+//! A front hears each engine's batches in order. A lost batch shows in the number of the next one. Then it is asked for
+//! again, and batches that have come meanwhile wait for it; or, without replay, it is a hole for good.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::engine::cache::{ByHash, Change};
 /// How events come to fronts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Delivery {
-    /// From the change to the front; a batch that was asked for again takes that long once more.
+    /// Nanoseconds from the change to the front; a batch that was asked for again takes that long once more.
     pub delay_ns: u64,
-    /// Batches that are lost, in percent: of each front other ones.
+    /// Percent of batches that are lost, others for each front.
     pub loss_percent: f64,
-    /// Whether engines are asked again for what was lost.
+    /// Whether engines are asked again for lost batches.
     pub replay: bool,
 }
 
@@ -32,14 +32,14 @@ impl Default for Delivery {
 /// What an event tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Blocks can be found: of this chain those from `from` up to before `to`. What stands before them says what they
-    /// are built on, as an event's parent does.
+    /// Blocks of this chain can be found from now on: those from `from` up to, not including, `to`. The blocks before
+    /// them say what they are built on, as an event's parent does.
     Stored {
-        /// From the first block.
+        /// Hashes from the prompt's first block on.
         chain: Arc<[u64]>,
-        /// The first that is told of.
+        /// Index of the first block that is told of.
         from: usize,
-        /// Behind the last.
+        /// Index after the last one.
         to: usize,
     },
     /// A block can be found no longer.
@@ -48,27 +48,27 @@ pub enum Told {
     Cleared,
 }
 
-/// What one step has changed.
+/// The changes of one step.
 pub type Batch = Arc<[Told]>;
 
-/// Makes batches of what caches tell.
+/// Makes batches of the changes that caches tell.
 #[derive(Default)]
 pub struct Publisher {
     chains: Vec<Arc<[u64]>>,
-    /// In which of them each block is found, and where.
+    /// Chain and index in it of each known block.
     found: ByHash<(usize, usize)>,
 }
 
 impl Publisher {
-    /// Knows from here on what these blocks are built on. Before they are computed.
+    /// Notes what these blocks are built on; to be called before they are computed.
     pub fn knows(&mut self, blocks: &Arc<[u64]>) {
-        // What a block is built on is known with it.
+        // A block is known with all that it is built on.
         let known = blocks.iter().rposition(|block| self.found.contains_key(block)).map_or(0, |at| at + 1);
         if known == blocks.len() {
             return;
         }
         let before = known.checked_sub(1).and_then(|at| self.found.get(blocks.get(at)?)).map(|(chain, _)| *chain);
-        // A conversation's next turn takes the place of the one before, all of which it begins with.
+        // A conversation's next turn replaces the turn before, with which it begins.
         let place = before.filter(|place| self.chains.get(*place).is_some_and(|chain| **chain == blocks[..known]));
         match place.and_then(|place| self.chains.get_mut(place)) {
             Some(chain) => *chain = Arc::clone(blocks),
@@ -78,7 +78,7 @@ impl Publisher {
         self.found.extend(blocks.iter().enumerate().skip(known).map(|(at, block)| (*block, (place, at))));
     }
 
-    /// Changes of one cache in their order; nothing where there is nothing to tell.
+    /// Makes a batch of one cache's changes, in their order; `None` if there is nothing to tell.
     pub fn batch(&self, changes: &[Change]) -> Option<Batch> {
         let mut batch: Vec<Told> = Vec::new();
         for change in changes {
@@ -111,23 +111,23 @@ fn follows(chain: &[u64], to: usize, found: &[u64], at: usize) -> bool {
 pub enum Came {
     /// The next batch.
     Batch(Batch),
-    /// Something was missed that will not come.
+    /// A batch was missed that will not come.
     Hole,
 }
 
-/// From one engine to one front.
+/// The batches on their way from one engine to one front.
 pub struct Wire {
     delivery: Delivery,
     seed: u64,
     sent: u64,
-    /// Lost since the last one that came.
+    /// Batches lost since the last one that came.
     missing: Vec<Batch>,
-    /// With the time at which it comes, ascending.
+    /// What comes, with its time in nanoseconds, ascending.
     coming: VecDeque<(u64, Came)>,
 }
 
 impl Wire {
-    /// Nothing sent yet; the seed says what is lost.
+    /// Makes a wire on which nothing was sent; the seed says which batches are lost.
     pub fn new(delivery: Delivery, seed: u64) -> Wire {
         Wire { delivery, seed, sent: 0, missing: Vec::new(), coming: VecDeque::new() }
     }
@@ -152,13 +152,13 @@ impl Wire {
         self.come(comes_ns, Came::Batch(Arc::clone(batch)));
     }
 
-    /// Behind what comes already.
+    /// Appends to what is on its way.
     fn come(&mut self, at_ns: u64, came: Came) {
         let last_ns = self.coming.back().map_or(0, |(last_ns, _)| *last_ns);
         self.coming.push_back((at_ns.max(last_ns), came));
     }
 
-    /// When the next one comes.
+    /// Returns when the next one comes.
     pub fn next_ns(&self) -> Option<u64> {
         self.coming.front().map(|(at_ns, _)| *at_ns)
     }
@@ -200,7 +200,7 @@ mod tests {
         let mut publisher = Publisher::default();
         let turns: Vec<Arc<[u64]>> = (1..=9).map(|turn| (0..10 * turn).collect()).collect();
         turns.iter().for_each(|turn| publisher.knows(turn));
-        // It leaves the conversation within, and one that does so too goes on from there.
+        // The other leaves the conversation within it; a third that leaves it alike continues the other.
         let other: Arc<[u64]> = (0..45).chain(1_000..1_010).collect();
         publisher.knows(&other);
         publisher.knows(&(0..45).chain(1_000..1_020).collect());
@@ -217,9 +217,9 @@ mod tests {
         assert!(expected(0, 5, 5) && expected(1, 60, 1_015), "{told:?}");
     }
 
-    /// Of batches 0, 1, 2, ... a second apart: when what comes.
+    /// Of batches 0, 1, 2, ... sent a second apart: what comes when.
     fn comes(delivery: Delivery, lost: &[u64]) -> Vec<(u64, Option<u64>)> {
-        // A seed that loses just those.
+        // Finds a seed that loses just these.
         let loses = |seed: u64, number: u64| (mix(seed, number) as f64 / u64::MAX as f64) < 0.5;
         let seed = (0..).find(|seed| (0..5).all(|number| loses(*seed, number) == lost.contains(&number))).unwrap();
         let mut wire = Wire::new(Delivery { loss_percent: 50.0, ..delivery }, seed);

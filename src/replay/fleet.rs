@@ -9,9 +9,9 @@ use crate::engine::profile::Profile;
 /// Engines, each with a cache of its own, or all with one.
 pub struct Fleet {
     engines: Vec<Core>,
-    /// The end of the step that each is in.
+    /// End of the step that each engine is in.
     step_ends_ns: Vec<Option<u64>>,
-    /// The cache of all, as large as theirs together.
+    /// The shared cache, as large as all of theirs together.
     pooled: Option<Cache>,
 }
 
@@ -27,23 +27,23 @@ impl Fleet {
         }
     }
 
-    /// How many engines.
+    /// Number of engines.
     pub fn len(&self) -> usize {
         self.engines.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no engines.
     pub fn is_empty(&self) -> bool {
         self.engines.is_empty()
     }
 
-    /// What an engine is.
+    /// Returns an engine's profile.
     pub fn profile(&self, engine: usize) -> Option<&Profile> {
         self.engines.get(engine).map(Core::profile)
     }
 
-    /// How many of these chained blocks, from the first, an engine finds in its cache now: what KV events would
-    /// have told, if they came at once.
+    /// Counts how many of these chained blocks, from the first, an engine finds in its cache now: what KV events would
+    /// tell if they came at once.
     pub fn held(&self, engine: usize, blocks: &[u64]) -> usize {
         match &self.pooled {
             Some(cache) => cache.lookup(blocks).0,
@@ -56,34 +56,35 @@ impl Fleet {
         self.engines.iter_mut().for_each(Core::listen);
     }
 
-    /// Moves what has changed in an engine's own cache behind what is in `into`.
+    /// Moves what has changed in an engine's own cache to the end of `into`.
     pub(super) fn take_changes(&mut self, engine: usize, into: &mut Vec<Change>) {
         if let Some(core) = self.engines.get_mut(engine) {
             core.take_changes(into);
         }
     }
 
-    /// Of a pooled cache: blocks that no sequence uses, once those of this prompt that it finds are taken.
+    /// Of a pooled cache: counts the blocks that no sequence uses and this prompt does not find.
     pub fn free_beside(&self, blocks: &[u64]) -> usize {
         self.pooled.as_ref().map_or(0, |cache| cache.free().saturating_sub(cache.lookup(blocks).1))
     }
 
-    /// What an engine's `/metrics` would say now.
+    /// Returns what an engine's `/metrics` would say now.
     pub fn figures(&self, engine: usize) -> Figures {
         self.engines.get(engine).map(Core::figures).unwrap_or_default()
     }
 
-    /// How often sequences of an engine have given their blocks up.
+    /// Counts how often sequences of an engine have given up their blocks.
     pub(super) fn preemptions(&self, engine: usize) -> u64 {
         self.engines.get(engine).map_or(0, Core::preemptions)
     }
 
-    /// When the step that an engine is in ends.
+    /// Returns when the step ends that an engine is in.
     pub fn step_ends_ns(&self, engine: usize) -> Option<u64> {
         self.step_ends_ns.get(engine).copied().flatten()
     }
 
-    /// Prompt tokens that an engine has computed for sequences without a token yet, its step under way included.
+    /// Counts the prompt tokens that an engine has computed for sequences without a token yet, its present step
+    /// included.
     pub fn prefilled(&self, engine: usize) -> u64 {
         self.engines.get(engine).map_or(0, Core::prefilled)
     }
@@ -93,7 +94,7 @@ impl Fleet {
         Some(self.engines.get_mut(engine)?.submit_outline(now_ns, outline))
     }
 
-    /// Begins a step, unless one is under way or there is nothing to do; when it ends.
+    /// Begins a step, unless one is under way or there is nothing to do; returns when it ends.
     pub(super) fn begin(&mut self, engine: usize, now_ns: u64) -> Option<u64> {
         let step = self.step_ends_ns.get_mut(engine).filter(|step| step.is_none())?;
         let core = self.engines.get_mut(engine)?;
@@ -109,7 +110,7 @@ impl Fleet {
         *step
     }
 
-    /// Ends an engine's step: its tokens.
+    /// Ends an engine's step; returns its tokens.
     pub(super) fn end(&mut self, engine: usize) -> Vec<Token> {
         let mut tokens = Vec::new();
         if let Some(core) = self.engines.get_mut(engine) {

@@ -11,16 +11,16 @@ use super::traffic::chain::mix;
 use crate::engine::core::Figures;
 use crate::policy::Settings;
 
-/// One front or more with the same settings.
+/// One front or more, with the same settings.
 pub struct Fronts {
     fronts: Vec<Own>,
     seed: u64,
-    /// By number: whose request it is, where there is a choice.
+    /// Front of each request in flight, by the request's number.
     dealt: HashMap<u64, usize>,
 }
 
 impl Fronts {
-    /// As many as the stage has.
+    /// Makes as many fronts as the stage has.
     pub fn new(stage: &Stage<'_>, settings: &Settings) -> Fronts {
         let stage_of = |front: usize| Stage { seed: stage.seed.wrapping_add(front as u64), ..*stage };
         let fronts = (0..stage.fronts.max(1)).map(|front| Own::new(&stage_of(front), settings.clone())).collect();
@@ -94,7 +94,8 @@ mod tests {
             let first = trial.ask(&[(1, 4_000)]);
             trial.chooser.first_token(first.0);
             trial.chooser.ended(first.0, first.1, 1);
-            // Who holds nothing there does not take a full cache; without this all would meet there by the ring.
+            // An engine that holds nothing does not take a full cache; without this all prompts would meet there by the
+            // ring.
             let full = |engine| Figures { kv_usage: if engine == first.1 { 1.0 } else { 0.0 }, ..Figures::default() };
             trial.chooser.scraped(0, &(0..4).map(full).collect::<Vec<_>>());
             (0..20).filter(|more| trial.ask(&[(1, 4_000), (2 + more, 16)]).1 == first.1).count()

@@ -1,17 +1,18 @@
 //! `warmfront replay`: traffic through policies against simulated engines, in simulated time.
 //!
-//! [`traffic`] is where requests come from; [`chooser`] what a policy is, [`own`] the product's by the code that
-//! serves, [`precise`] what one knows by the engines' KV [`events`], [`queued`] one of them with its queue, [`peers`]
-//! those of other routers, [`oracle`] what could be had at best; [`fleet`] the engines of [`crate::engine`], described
-//! in [`profiles`]; [`simulate`] one run, [`waiting`] who is at no engine in it; [`outcome`], [`report`] and [`plot`]
-//! what is told of it.
+//! [`traffic`] is where requests come from; [`chooser`] what a policy is; [`own`] the product's policies, by the code
+//! that serves; [`precise`] what one of them knows by the engines' KV [`events`]; [`queued`] one of them with its
+//! queue; [`peers`] those of other routers; [`oracle`] what could be had at best; [`fleet`] the engines of
+//! [`crate::engine`], described in [`profiles`]; [`simulate`] one run; [`waiting`] its requests that are at no engine;
+//! [`outcome`], [`report`] and [`plot`] what is told of a run.
 //!
 //! # What it leaves out
 //!
 //! * All that [`crate::engine`] leaves out. Engines are equal but for their weights, healthy, and never refuse.
-//! * The front's own time, the network's, and the bytes: a choice costs nothing, and a prompt's length and hashes
-//!   are known exactly, where a front estimates tokens.
-//! * Clients that leave. Of several fronts ([`fronts`]) that each has its own beat: all scrape at one instant.
+//! * The front's own time, the network's, and the bytes: a choice costs nothing. A prompt's length and hashes are known
+//!   exactly, while a front estimates tokens.
+//! * Clients that leave; and that each of several fronts ([`fronts`]) scrapes at times of its own: here all scrape at
+//!   one instant.
 
 pub mod chooser;
 pub mod events;
@@ -44,36 +45,36 @@ use traffic::Source;
 
 use crate::engine::profile::Profile;
 
-/// What is compared, on what.
+/// What is compared, on which traffic and engines.
 pub struct Comparison<'a> {
     /// The traffic.
     pub source: &'a dyn Source,
-    /// An engine of weight 1.
+    /// The profile of an engine of weight 1.
     pub profile: &'a Profile,
     /// The engines' weights, one each.
     pub weights: &'a [u32],
-    /// Fronts before them, where a policy is the product's.
+    /// Number of fronts, for policies of the product.
     pub fronts: usize,
     /// The policies, in order.
     pub policies: &'a [&'static Named],
-    /// Times the traffic's own rate, in order.
+    /// Multiples of the traffic's own rate, in order.
     pub loads: &'a [f64],
-    /// What makes a request served well.
+    /// What counts a request as served well.
     pub objective: Objective,
-    /// How KV events come to who hears them.
+    /// How KV events come to policies that hear them.
     pub events: Delivery,
     /// Seed of what policies draw.
     pub seed: u64,
-    /// Among so many requests are divided: the first asks nine of ten.
+    /// Tenants among which requests are divided: the first asks nine of ten.
     pub tenants: u16,
-    /// Runs at a time.
+    /// Most runs at a time.
     pub threads: usize,
 }
 
 /// How far a comparison is.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Requests ended in all runs so far, and runs done, of all.
+    /// Requests ended in all runs so far, runs done, and runs in all.
     At(u64, usize, usize),
     /// A run is over.
     Done(&'a Outcome),
@@ -99,7 +100,7 @@ impl Comparison<'_> {
                 scope.spawn(move || {
                     let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     while let Some((place, load, policy)) = take() {
-                        // Whoever listened has gone when this fails.
+                        // The receiver has gone if this fails.
                         let _ = send.send((place, self.one(load, policy, ended)));
                     }
                 });

@@ -1,4 +1,4 @@
-//! The oracle: what could be had if caches were no question of place.
+//! The oracle: what could be had if it did not matter in which cache a block lies.
 //!
 //! As many engines as in every other run, each with its own compute, steps and limits; but their KV blocks are one
 //! pool, as large as all caches together, in which every engine finds what any of them has computed, at once and
@@ -8,23 +8,23 @@
 //!
 //! Left out is what engines pay besides: attention, which makes long prompts dearer than their tokens, and the KV
 //! tokens that decodes read. With both, or attention alone, the oracle was 1 % sooner to 1.5 % later (Mooncake, agents,
-//! shared prefixes, chats), the pooled one up to 9 % later, and the clairvoyant 10 % sooner to as much later: a first
-//! token that comes soonest is not all.
+//! shared prefixes, chats), the pooled one up to 9 % later, and the clairvoyant 10 % sooner to 10 % later: the soonest
+//! first token is not all that matters.
 //!
-//! A request for which the pool has no room waits until it has, first come, first served: its own blocks, those
-//! still promised to requests before it, and half of what the replies in flight will still need.
+//! A request waits until the pool has room for it, first come, first served: for its own blocks, those still promised
+//! to requests before it, and half of what the replies in flight will still need.
 //!
-//! So no request computes what was computed anywhere before and still fits into the memory of all, and none waits
-//! while another engine would have been sooner. It does not know the future: a policy may beat it by luck, by a few
-//! percent. It is no bound beyond overload, where who is computed first decides, and not where.
+//! So no request computes anew what was computed anywhere before and still fits into the memory of all, and none waits
+//! while another engine would have been sooner. The oracle does not know the future: a policy may beat it by luck, by a
+//! few percent. It is no bound beyond overload, where it matters which request is computed first, and not where.
 //!
-//! The clairvoyant is the same with caches apart: the state of engines as they are, and nobody waits. What
-//! lies between the two is the price of caches that are not one. It takes what is best for the request at hand, which
-//! is not what is best for those that follow: no bound, a landmark.
+//! The clairvoyant is the same with separate caches: it sees the state of the engines, and no request waits. The
+//! difference between the two is the price of separate caches. It takes what is best for the request at hand, which is
+//! not what is best for those that follow: it is no bound, only a landmark.
 //!
 //! The pooled one has one cache for all as the oracle does, but does not see when an engine's step ends, as nobody
-//! outside an engine does: to take the one of many that ends soonest is worth half a step of each first token. What a
-//! router could come to at best.
+//! outside an engine does: taking the one of many whose step ends soonest is worth half a step of each first token. It
+//! is what a router could come to at best.
 
 use std::collections::HashMap;
 
@@ -35,10 +35,10 @@ use super::fleet::Fleet;
 pub struct Oracle {
     pooled: bool,
     sees_steps: bool,
-    /// By engine: uncached tokens of requests without a first token, as they were at their choice.
+    /// Uncached tokens of requests without a first token, as they were at their choice, by engine.
     pending: Vec<u64>,
     in_flight: Vec<u32>,
-    /// By number: where, its uncached tokens until its first token, and its output.
+    /// Engine, uncached tokens (until the first token), and output of each request in flight, by number.
     placed: HashMap<u64, (usize, u64, u64)>,
     /// Tokens of all replies in flight.
     outputs: u64,
@@ -51,17 +51,17 @@ impl Oracle {
         Oracle { pooled: true, sees_steps: true, pending, in_flight, placed: HashMap::new(), outputs: 0 }
     }
 
-    /// The clairvoyant.
+    /// Makes the clairvoyant.
     pub fn with_caches_apart(engines: usize) -> Oracle {
         Oracle { pooled: false, ..Oracle::new(engines) }
     }
 
-    /// The pooled one.
+    /// Makes the pooled one.
     pub fn without_steps(engines: usize) -> Oracle {
         Oracle { sees_steps: false, ..Oracle::new(engines) }
     }
 
-    /// Nanoseconds from now to the first token of a prompt with so many uncached tokens.
+    /// Estimates the nanoseconds from now to the first token of a prompt with `uncached` tokens to compute.
     fn wait_ns(&self, engine: usize, uncached: u64, now_ns: u64, fleet: &Fleet) -> f64 {
         let Some(profile) = fleet.profile(engine) else { return f64::INFINITY };
         let figures = fleet.figures(engine);
@@ -69,7 +69,7 @@ impl Oracle {
         let pending = self.pending.get(engine).copied().unwrap_or(0).saturating_sub(fleet.prefilled(engine));
         let tokens = (pending + uncached) as f64;
         let steps = (tokens / f64::from(profile.max_num_batched_tokens)).ceil().max(1.0);
-        // What an engine's decodes read is not told apart from what others read of the pool: count the sequences.
+        // A pool does not tell which engine's decodes read which tokens: the sequences are counted instead.
         let step_ns = profile.decode_step_ms * 1e6 + figures.running as f64 * profile.decode_sequence_us * 1e3;
         left as f64 + steps * step_ns + tokens / profile.prefill_tokens_per_second * 1e9
     }
@@ -101,7 +101,7 @@ impl Chooser for Oracle {
             (wait_ns, self.in_flight.get(engine).copied().unwrap_or(0))
         };
         let best = (0..fleet.len()).map(|engine| (cost(engine), engine)).min_by(|(one, _), (other, _)| {
-            // Waits within a millisecond are the same.
+            // Waits that differ by less than a millisecond count as equal.
             let rounded = |wait: f64| (wait / 1e6).round();
             rounded(one.0).total_cmp(&rounded(other.0)).then(one.1.cmp(&other.1))
         });

@@ -1,13 +1,13 @@
-//! What is told of a run.
+//! The figures that are told of a run.
 
 use serde::Serialize;
 
 use super::simulate::{Record, Run};
 
-/// Prompts up to here are counted once more by themselves: they suffer most behind long ones.
+/// Longest prompt, in tokens, that is also told apart: short prompts suffer most behind long ones.
 pub const SHORT_PROMPT: u32 = 8_192;
 
-/// What a request must keep to be counted as served well.
+/// What a request must keep to count as served well.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Objective {
     /// Longest time to first token, in seconds.
@@ -23,7 +23,7 @@ pub struct Spread {
     pub mean: f64,
     /// Median.
     pub p50: f64,
-    /// What 99 of 100 keep below.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
@@ -38,22 +38,21 @@ impl Spread {
     }
 }
 
-/// A policy's outcome beside another's.
+/// A policy's outcome over another's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Of the mean times to first token.
+    /// Ratio of the mean times to first token.
     pub ttft: f64,
-    /// Of the output tokens a second.
+    /// Ratio of the output tokens a second.
     pub tokens: f64,
 }
 
-/// How far off it was what a choice thought of its engine's cache, by what the engine found:
-/// tokens a request in the mean.
+/// How wrong choices were about what their engines would find in their caches: tokens a request, in the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Misjudged {
-    /// Thought to be there and not found.
+    /// Tokens predicted and not found.
     pub too_many: f64,
-    /// Found and not thought of.
+    /// Tokens found and not predicted.
     pub too_few: f64,
 }
 
@@ -75,24 +74,24 @@ impl Misjudged {
     }
 }
 
-/// One policy at one load.
+/// The outcome of one policy at one load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Its name.
+    /// The policy's name.
     pub policy: String,
-    /// Times the traffic's own rate.
+    /// Multiple of the traffic's own rate.
     pub load: f64,
     /// Requests counted.
     pub requests: u64,
-    /// Cached tokens by prompt tokens.
+    /// Share of prompt tokens that were cached.
     pub hit_rate: f64,
-    /// What was thought of the caches, by a policy that thinks of them.
+    /// How wrong the policy's predictions were, if it makes any.
     pub misjudged: Option<Misjudged>,
     /// Times to first token.
     pub ttft: Spread,
     /// The same for prompts up to [`SHORT_PROMPT`].
     pub ttft_short: Spread,
-    /// Times between tokens, of each request in the mean.
+    /// Mean time between the tokens of each request.
     pub between_tokens: Spread,
     /// Output tokens a second.
     pub tokens_per_second: f64,
@@ -100,20 +99,20 @@ pub struct Outcome {
     pub slo: f64,
     /// Tokens computed (prompts not cached, and outputs) at the busiest engine over the mean.
     pub imbalance: f64,
-    /// Sequences that were to be computed anew for want of KV blocks, within the window.
+    /// Sequences that had to be computed anew for want of KV blocks, within the window.
     pub preemptions: u64,
-    /// Answers of 429 for want of room; their clients asked again.
+    /// Answers of 429 for want of room; the clients asked again.
     pub refusals: u64,
-    /// Times to first token of the first tenant and of all others, where there are several.
+    /// Times to first token of the first tenant and of all others, if there are several tenants.
     pub ttft_tenants: Option<(Spread, Spread)>,
-    /// Beside the baseline `random`, if it was run at this load.
+    /// Ratio to the baseline `random`, if that was run at this load.
     pub to_random: Option<Ratio>,
-    /// Beside the oracle, if it was run at this load.
+    /// Ratio to the oracle, if that was run at this load.
     pub to_oracle: Option<Ratio>,
 }
 
 impl Outcome {
-    /// Counts what lies in the run's window.
+    /// Makes the outcome of the requests in the run's window.
     pub fn of(policy: &str, load: f64, run: &Run, objective: &Objective) -> Outcome {
         let counted: Vec<&Record> = run.records.iter().filter(|record| run.window.holds(record.arrival_ns)).collect();
         let sum = |what: fn(&Record) -> u32| counted.iter().map(|record| u64::from(what(record))).sum::<u64>();
@@ -165,7 +164,7 @@ fn keeps(record: &Record, objective: &Objective) -> bool {
     record.ttft_ns as f64 <= objective.ttft_seconds * 1e9 && between_ns(record) <= objective.token_seconds * 1e9
 }
 
-/// Between two tokens of an answer, in the mean.
+/// Mean nanoseconds between two tokens of an answer.
 fn between_ns(record: &Record) -> f64 {
     record.rest_ns as f64 / f64::from(record.output.saturating_sub(1).max(1))
 }
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(outcome.ttft_tenants, Some((alone(1.0), alone(3.0))));
         assert_eq!(outcome.between_tokens, alone(1e-7));
         assert_eq!(outcome.tokens_per_second, 200.0);
-        // 60 thought of; 50 and 4,500 found.
+        // 60 predicted; 50 and 4,500 found.
         assert_eq!(outcome.misjudged, Some(Misjudged { too_many: 5.0, too_few: 2_220.0 }));
         // 60 and 4,510 tokens computed.
         assert!((outcome.imbalance - 4_510.0 / 2_285.0).abs() < 1e-9);

@@ -1,11 +1,11 @@
 //! The product's own policies, by the code that serves: [`policy::choose`] over a sealed snapshot with a real
 //! ring, counted at the choice in the shared counters and released at the last token.
 //!
-//! `warm` has a real index as well, as large as the engines' caches, written at the choice with room for the answer;
-//! its tokens are settled at the first token, and it reads the engines' KV use as often as control scrapes. Prompt
-//! lengths it knows exactly, where a front estimates them, and its blocks are the traffic's, where a front that hears
-//! no events has such of 256 bytes (what that is worth: `README.md`). Where it hears the engines' KV events, [`Ears`]
-//! tells the index of them, and what is written at the choice is promised.
+//! `warm` has a real index as well, as large as the engines' caches. A prompt is noted there at the choice, with room
+//! for its answer; its tokens are settled at the first token, and the engines' KV use is read as often as control
+//! scrapes. Prompt lengths are known exactly, while a front estimates them. Blocks are the traffic's, while a front
+//! that hears no events has blocks of 256 bytes (what that is worth: `README.md`). If the policy hears the engines' KV
+//! events, [`Ears`] writes them into the index, and blocks that are noted at the choice are promised.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ pub struct Own {
     dice: Dice,
     turn: u64,
     ears: Option<Ears>,
-    /// By slot.
+    /// Turnover of each endpoint's cache, by slot.
     turnovers: Vec<Turnover>,
 }
 
 impl Own {
-    /// Endpoints called engine-0:8000 and so on, since the ring is made from names. Its counters live as long as the
-    /// process, as a front's do: some hundred kilobytes a run.
+    /// Makes endpoints called engine-0:8000 and so on, since the ring is made from names. The counters live as long as
+    /// the process, as a front's do: some hundred kilobytes a run.
     pub fn new(stage: &Stage<'_>, settings: Settings) -> Own {
         let endpoints: Vec<Endpoint> = (0..)
             .zip(stage.weights)
@@ -76,14 +76,14 @@ impl Own {
         }
     }
 
-    /// Hears what has come by now.
+    /// Takes in all events that have come by now.
     fn hear(&mut self, now_ns: u64) {
         if let (Some(ears), Some(index)) = (&mut self.ears, &self.snapshot.index) {
             ears.catch_up(now_ns, index);
         }
     }
 
-    /// Requests without their last token.
+    /// Counts requests without their last token.
     #[cfg(test)]
     pub(super) fn in_flight(&self) -> usize {
         self.admissions.len()
@@ -95,7 +95,7 @@ pub(super) fn hears(settings: &Settings) -> bool {
     settings.policy == Policy::Precise
 }
 
-/// An index in which every endpoint has as many blocks as its cache, which is of so many where it weighs 1.
+/// Makes an index in which every endpoint has as many blocks as its cache: `blocks` times its weight.
 fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
     let of = |endpoint: &Endpoint| blocks * endpoint.weight;
     let all = endpoints.iter().map(|one| (of(one) as usize).max(Capacity::BLOCKS_MIN)).sum();
@@ -106,7 +106,7 @@ fn index(endpoints: &[Endpoint], blocks: u32) -> Option<Arc<Index>> {
     Some(Arc::new(index))
 }
 
-/// Hash of the first bytes of a prompt, in whole blocks, at least one: what a shorter prompt has is all of it.
+/// Hash of the first `bytes` of a prompt, in whole blocks, at least one; of a shorter prompt all of its blocks.
 fn start(asked: &Asked, bytes: u32) -> Option<u64> {
     let wanted = bytes / TOKEN_BYTES as u32 / asked.block_tokens.max(1);
     let blocks = asked.request.prompt_blocks(asked.block_tokens);
@@ -141,7 +141,7 @@ impl Own {
             turn: self.turn,
             ..policy::Request::default()
         };
-        // Nobody is ejected or capped here, and no other shard is faster: the first choice stands.
+        // No endpoint is ejected or capped here, and no other shard is faster: the first choice stands.
         policy::choose(pool, self.counters.loads(), &request).ok()
     }
 
@@ -150,12 +150,12 @@ impl Own {
         self.snapshot.pools.first().is_some_and(|pool| policy::waiting_pays(pool, self.counters.loads(), choice))
     }
 
-    /// Those that wait for room.
+    /// The queue of requests that wait for room.
     pub(super) fn queue(&self) -> &'static Queue {
         self.counters.queue()
     }
 
-    /// A request goes where it was chosen for, and counts.
+    /// Places a request where it was chosen for; it counts from here on.
     pub(super) fn place(&mut self, asked: &Asked, choice: &Choice) -> Option<Placed> {
         let chain = asked.request.prompt_blocks(asked.block_tokens);
         let (pool, index) = (self.snapshot.pools.first()?, self.snapshot.index.as_deref());
@@ -174,7 +174,7 @@ impl Own {
                     false => asked.request.prompt.saturating_sub(in_blocks) + mean_answer,
                 };
                 let (mut chain, answer_blocks) = (chain.to_vec(), (beyond / asked.block_tokens) as usize);
-                // Nobody else writes here, and no endpoint goes: it is never refused.
+                // No other thread writes here, and no endpoint goes: the insertion is never refused.
                 let _ = index.ask(&mut chain, answer_blocks, choice.endpoint, self.ears.is_some());
             }
         }

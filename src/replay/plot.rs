@@ -11,7 +11,7 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 490.0;
-/// Okabe and Ito's colours, told apart by most eyes; dashes tell the second and third round of them.
+/// Okabe and Ito's colours, which most eyes can tell apart; a second and third round of them is dashed.
 const COLOURS: [&str; 7] = ["#000000", "#e69f00", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"];
 const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
 

@@ -1,13 +1,13 @@
-//! What one front knows of its engines' caches by their events, and tells the index of in control's way: what is stored
-//! and what removed, and each second that what was promised longest ago and never came is held no more.
+//! What one front knows of its engines' caches by their events, written into the index as control writes it: blocks
+//! stored and removed, and each second the end of promises that are too old and were never confirmed.
 //!
-//! The promises are the index's own ([`Index::ask`]). Events are placed by what they are built on: one whose parent was
-//! never told of is dropped, as control could not tell where it belongs. Of an engine of which something was missed for
-//! good, what it told and what was promised counts as what was sent there does, and so does what is sent there from
+//! The promises are the index's own ([`Index::ask`]). Events are placed by what they are built on: an event whose
+//! parent was never told of is dropped, as control could not tell where it belongs. If a batch of an engine was missed
+//! for good, what it told and what was promised counts as what was sent there does, and so does what is sent there from
 //! then on. Left out is that control believes such an engine again once it has told of nearly all of its blocks.
 //!
-//! The index holds no more of an engine than its cache does: what is promised pushes out the oldest, as it will there.
-//! Were there more room, prompts would be sent after blocks that those waiting before them will take.
+//! The index holds no more of an engine than its cache does: promised blocks push out the oldest, as they will in the
+//! cache. With more room, prompts would be sent to blocks that are about to go to requests waiting before them.
 
 use super::chooser::draws;
 use super::events::{Batch, Came, Delivery, Told, Wire};
@@ -21,7 +21,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// All engines, as one front hears them.
 pub struct Ears {
     engines: Vec<Engine>,
-    /// Seconds that have passed, each with its turn.
+    /// Whole seconds that have passed and were ticked.
     seconds: u64,
 }
 
@@ -31,14 +31,14 @@ struct Engine {
     /// Blocks of its cache.
     blocks: u32,
     wire: Wire,
-    /// Whether nothing has been missed for good.
+    /// Whether nothing was missed for good.
     complete: bool,
-    /// What its events say that it holds.
+    /// Blocks that the engine holds by its events.
     told: ByHash<()>,
 }
 
 impl Ears {
-    /// Of engines in these places, with so many blocks.
+    /// Makes the ears for these endpoints, each with the number of blocks in its cache.
     pub fn new(
         endpoints: impl Iterator<Item = (EndpointId, u32)>,
         index: &Index,
@@ -61,7 +61,7 @@ impl Ears {
         }
     }
 
-    /// Whatever has come or ended up to now, in order. Asked before anybody looks into the index.
+    /// Takes in what has come and what has expired up to now, in order. To be called before any look into the index.
     pub fn catch_up(&mut self, now_ns: u64, index: &Index) {
         loop {
             let turn_ns = (self.seconds + 1).saturating_mul(SECOND_NS);
@@ -75,19 +75,19 @@ impl Ears {
         }
     }
 
-    /// Whether an engine tells all that it holds.
+    /// Whether an engine has told all that it holds.
     pub fn is_exact(&self, engine: usize) -> bool {
         self.engines.get(engine).is_some_and(|engine| engine.complete)
     }
 }
 
-// Nobody else writes to the index, and no endpoint goes: it is never busy, and no slot another's.
+// No other thread writes to the index, and no endpoint goes: it is never busy, and no slot is another's.
 impl Engine {
     fn keep_promises(&self, index: &Index) {
         let _ = index.keeps_promises(self.id, self.complete);
     }
 
-    /// What comes up to this time.
+    /// Takes in what comes up to this time.
     fn hear(&mut self, until_ns: u64, index: &Index) {
         while self.wire.next_ns().is_some_and(|comes_ns| comes_ns <= until_ns) {
             match self.wire.take() {
@@ -107,12 +107,12 @@ impl Engine {
                 }
                 for block in &chain[*from..*to] {
                     self.told.insert(*block, ());
-                    // An orphan where the index has let go of what it is built on.
+                    // An orphan if the index has let go of the block's parent.
                     let _ = index.append(after, &[*block], self.id, Origin::Engine);
                     after = Some(*block);
                 }
             }
-            // What was never told of has no place here, and is not known by this name.
+            // A block that was never told of is not in the index under this name.
             Told::Removed(block) if self.told.remove(block).is_some() => {
                 let _ = index.remove(*block, self.id);
             }
@@ -120,7 +120,7 @@ impl Engine {
             Told::Cleared => {
                 self.told.clear();
                 let _ = index.assign(self.id, Some(self.blocks));
-                // They were forgotten with the rest.
+                // The promises were forgotten with the rest.
                 self.keep_promises(index);
             }
         }
@@ -229,7 +229,7 @@ mod tests {
     fn an_engine_with_a_hole_keeps_its_promises_as_warm_does() {
         let mut trial = Trial::new(Delivery::default());
         trial.promise(0, &[1, 2]);
-        // Before that 1 was stored, and behind that 7 was.
+        // Before that block 1 was stored, and after that block 7.
         trial.stores(0, &[7], 0);
         trial.held(S, &[7]);
         trial.ears.engines[0].misses(&trial.index);

@@ -1,4 +1,4 @@
-//! The machines that a replay can simulate: `profiles.toml`, where every figure has its reason.
+//! The machines that a replay can simulate: `profiles.toml`, which gives a reason for every figure.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct Machine {
     decode_kv_ns: f64,
 }
 
-/// The profile of that name in a text like `profiles.toml`, or in words why there is none.
+/// Returns the profile of that name in a text like `profiles.toml`, or says why there is none.
 pub fn named(text: &str, name: &str) -> Result<Profile, String> {
     let mut machines: BTreeMap<String, Machine> = toml::from_str(text).map_err(|error| error.to_string())?;
     let Some(machine) = machines.remove(name) else {
@@ -55,7 +55,7 @@ pub fn named(text: &str, name: &str) -> Result<Profile, String> {
     })
 }
 
-/// An engine so many times as fast as a profile says, with as many times its cache.
+/// Makes an engine that is `weight` times as fast as a profile says, with as many times its cache.
 pub fn of_weight(profile: &Profile, weight: u32) -> Profile {
     let times = f64::from(weight);
     Profile {

@@ -1,10 +1,10 @@
-//! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue that serves
-//! ([`crate::counters::queue`]), as long as its rule says that this pays.
+//! `warm` with a queue in front of the engines: requests whose endpoint has no room wait in the queue of the data plane
+//! ([`crate::counters::queue`]), if its rule says that waiting pays.
 //!
-//! One that waits is chosen for anew when a request ended anywhere, the engines were scraped, or [`RETRY_NS`] passed,
-//! unless one before it looked in vain that needs no more ([`Look`]); who comes first of all does so first. Who waits
-//! longer than [`PATIENCE_NS`], finds the queue full or is pushed out is refused and asks again when it was told to.
-//! There is one front, however many others have.
+//! A waiting request is chosen for anew when a request ended anywhere, the engines were scraped, or [`RETRY_NS`]
+//! passed, unless one before it that needs no more looked in vain ([`Look`]); the first of all looks first. A request
+//! that waits longer than [`PATIENCE_NS`], finds the queue full or is pushed out, is refused; its client asks again
+//! when it was told to. There is one front, however many other policies have.
 
 use std::collections::HashMap;
 
@@ -15,29 +15,29 @@ use crate::counters::queue::{Look, Newcomer, Place, Tenant};
 use crate::engine::core::Figures;
 use crate::policy::{Choice, Policy, Queueing, Settings};
 
-/// Most that wait.
+/// Most requests that wait.
 const WAITING_MAX: u32 = 1_024;
-/// How long one waits at most.
+/// Longest wait.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// After so long the next one is chosen for again, whether anything ended or not.
+/// Time after which the next request is chosen for again, even if nothing ended.
 const RETRY_NS: u64 = 20_000_000;
 
 /// See the top of this file.
 pub struct Queued {
     own: Own,
     waiting: HashMap<u64, Place>,
-    /// Whom there is no place for.
+    /// Requests to refuse.
     refused: Vec<u64>,
-    /// Who need not be chosen for again until something changes.
+    /// Engines whose waiting requests need not be chosen for until something changes.
     look: Look,
-    /// When the next for it was last chosen for, by engine.
+    /// When a request that waits for this engine was last chosen for, by engine.
     looked_ns: Vec<u64>,
-    /// When all who wait were last looked at for those who do so for too long.
+    /// When waiting requests were last looked through for those that have waited too long.
     swept_ns: u64,
 }
 
 impl Queued {
-    /// Nobody waits.
+    /// Makes an empty queue.
     pub fn new(stage: &Stage<'_>, queue: Queueing) -> Queued {
         Queued {
             own: Own::new(stage, Settings { policy: Policy::Warm, queue, ..Settings::default() }),
@@ -62,7 +62,7 @@ impl Queued {
         }
     }
 
-    /// Looks for those who were pushed out or have waited for too long.
+    /// Finds the requests that were pushed out or have waited too long.
     fn sweep(&mut self, now_ns: u64) {
         if now_ns < self.swept_ns + RETRY_NS {
             return;
@@ -70,12 +70,12 @@ impl Queued {
         self.swept_ns = now_ns;
         let over = |place: &Place| !place.stands() || place.waited(now_ns / 1_000) >= PATIENCE_NS / 1_000;
         let mut refused: Vec<u64> = self.waiting.extract_if(|_, place| over(place)).map(|(number, _)| number).collect();
-        // The order of a map is no order.
+        // A map has no order of its own: the figures must not depend on it.
         refused.sort_unstable_by(|one, other| other.cmp(one));
         self.refused.extend(refused);
     }
 
-    /// Who comes first of those that wait for engines that are to be looked at, and for which.
+    /// Returns the first request that waits for an engine which may have room, and that engine.
     fn next(&self) -> Option<(u64, usize)> {
         let looks = self.waiting.iter().filter(|(_, place)| place.stands() && self.look.lets(place));
         let first = looks.min_by_key(|(_, place)| place.order());
@@ -109,7 +109,7 @@ impl Chooser for Queued {
         let pays = self.own.holds(&choice);
         let holds = pays && !choice.room;
         match self.waiting.get(&asked.number).map(Place::endpoint) {
-            // Where it has room, others may come before it: it is asked for again at its turn.
+            // Although there is room, others may come before it: it is chosen for again at its turn.
             None if holds || pays && !self.own.queue().lets_pass(&newcomer(asked, &choice)) => {
                 self.joins(asked, &choice);
                 None
@@ -162,7 +162,7 @@ impl Chooser for Queued {
 
     fn ended(&mut self, number: u64, engine: usize, tokens: u32) {
         self.own.ended(number, engine, tokens);
-        // Who comes first of all may go there.
+        // The first request of all may go there.
         self.look.begins();
         self.own.queue().freed(engine as u16);
     }
@@ -185,7 +185,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One engine whose cache holds 10,000 tokens and was read full but for 2,000 of them.
+    /// One engine whose cache holds 10,000 tokens, and of which the last scrape left 2,000 free.
     struct Trial {
         queued: Queued,
         fleet: Fleet,

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::outcome::{Outcome, Ratio, Spread};
 
-/// The columns behind the policy's name: blanks before each, its width, and what stands above it in two rows.
+/// The columns after the policy's name: blanks before each, its width, and the two rows of its heading.
 const COLUMNS: [(usize, usize, [&str; 2]); 14] = [
     (1, 8, ["hit rate", ""]),
     (1, 7, ["off by", "tokens"]),
@@ -22,7 +22,7 @@ const COLUMNS: [(usize, usize, [&str; 2]); 14] = [
     (2, 13, ["to oracle", "TTFT   tok/s"]),
 ];
 
-/// One table a load.
+/// One table for each load.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     let width = outcomes.iter().map(|outcome| outcome.policy.len()).max().unwrap_or(0).max(6);
@@ -49,7 +49,7 @@ fn row(policy: &str, width: usize, figures: [impl Display; 14]) -> String {
     format!("{policy:<width$}{figures}\n")
 }
 
-/// By column.
+/// Width of each column.
 fn figures(outcome: &Outcome) -> [String; 14] {
     let ratio = |ratio: Option<Ratio>| {
         ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}   {:.2}", ratio.ttft, ratio.tokens))
@@ -72,7 +72,7 @@ fn figures(outcome: &Outcome) -> [String; 14] {
     ]
 }
 
-/// How many each row counts: in a closed loop, or where clients are refused, not the same under every policy.
+/// How many requests each row counts: not the same under every policy in a closed loop, or if clients are refused.
 fn requests(load: &[Outcome]) -> String {
     let counts = || load.iter().map(|outcome| outcome.requests);
     match (counts().min().unwrap_or(0), counts().max().unwrap_or(0)) {
@@ -81,7 +81,7 @@ fn requests(load: &[Outcome]) -> String {
     }
 }
 
-/// Who was refused, and how tenants fared, where there is something to say.
+/// Refusals, and how tenants fared, if there is anything to say.
 fn remarks(load: &[Outcome], width: usize, out: &mut String) {
     for outcome in load {
         let refused = (outcome.refusals > 0).then(|| format!("{} answers of 429, asked again", outcome.refusals));
@@ -96,7 +96,7 @@ fn remarks(load: &[Outcome], width: usize, out: &mut String) {
     }
 }
 
-/// A mean of tokens, in as many digits as say something.
+/// A mean of tokens, in as many digits as matter.
 fn tokens(value: f64) -> String {
     if value > 0.0 && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }

@@ -17,18 +17,18 @@ use crate::engine::batch::Outline;
 use crate::engine::cache::{ByHash, Change};
 use crate::engine::profile::Profile;
 
-/// What runs, whatever the policy.
+/// What is the same in a run whatever the policy.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// The traffic.
     pub source: &'a dyn Source,
-    /// Times its own rate.
+    /// Multiple of the traffic's own rate.
     pub load: f64,
-    /// An engine of weight 1.
+    /// The profile of an engine of weight 1.
     pub profile: &'a Profile,
     /// The engines' weights, one each.
     pub weights: &'a [u32],
-    /// Among so many requests are divided: the first asks nine of ten.
+    /// Tenants among which requests are divided: the first asks nine of ten.
     pub tenants: u16,
 }
 
@@ -43,15 +43,15 @@ pub struct Record {
     pub rest_ns: u64,
     /// Prompt tokens.
     pub prompt: u32,
-    /// Those of them found in the cache.
+    /// Prompt tokens found in the cache.
     pub cached: u32,
-    /// Those that were thought to be there at the choice, where that was asked.
+    /// Prompt tokens that the choice predicted to be found, if it predicts that.
     pub predicted: Option<u32>,
     /// Tokens generated.
     pub output: u32,
-    /// Where.
+    /// Engine that served it.
     pub engine: u16,
-    /// On whose account.
+    /// Tenant that asked.
     pub tenant: u16,
 }
 
@@ -60,7 +60,7 @@ pub struct Record {
 pub struct Run {
     /// Requests in order of their ends, those outside the window included.
     pub records: Vec<Record>,
-    /// What is counted.
+    /// The time whose requests and tokens are counted.
     pub window: Window,
     /// Tokens generated inside the window.
     pub tokens: u64,
@@ -68,8 +68,8 @@ pub struct Run {
     pub end_ns: u64,
     /// Times inside the window that an engine ran out of blocks, and had to compute a sequence anew.
     pub preemptions: u64,
-    /// Times that a request was refused inside the window; its client asked again when it was told to, and its time to
-    /// first token counts from when it first did.
+    /// Times that a request was refused inside the window. Its client asked again when it was told to, and its time to
+    /// first token counts from its first request.
     pub refusals: u64,
     /// How many engines there were.
     pub engines: usize,
@@ -77,7 +77,7 @@ pub struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    // In the order of one instant.
+    // In the order in which they happen at one instant.
     StepEnds(usize),
     Scrape,
     Retry,
@@ -97,21 +97,21 @@ struct Live {
 
 struct Simulation<'a> {
     fleet: Fleet,
-    /// Where somebody hears of the caches.
+    /// Present if the policy hears of the caches.
     publisher: Option<Publisher>,
     changes: Vec<Change>,
     chooser: Box<dyn Chooser + 'a>,
     traffic: Box<dyn Traffic + 'a>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// By number: requests that will arrive.
+    /// Requests that will arrive, by number.
     coming: HashMap<u64, Request>,
-    /// The arrival after which the traffic is asked for its next request.
+    /// Number of the arrival at which the traffic is asked for its next request.
     pulled: Option<u64>,
     /// Arrived, and waiting in the front.
     waiting: Waiting,
-    /// Whether a retry is to come.
+    /// Whether a retry is already in the list of events.
     retries: bool,
-    /// By engine and its id there.
+    /// Requests in flight, by engine and their id there.
     live: Vec<ByHash<Live>>,
     block_tokens: u32,
     tenants: u16,
@@ -119,7 +119,7 @@ struct Simulation<'a> {
     run: Run,
 }
 
-/// Runs the traffic until its last request has ended. `ended` counts them meanwhile.
+/// Runs the traffic until its last request has ended. `ended` counts the ended requests meanwhile.
 pub fn run(setting: &Setting<'_>, chooser: Box<dyn Chooser + '_>, ended: &AtomicU64) -> Run {
     let Setting { source, load, profile, weights, tenants } = *setting;
     let profile = Profile { block_size: source.block_tokens(), ..profile.clone() };
@@ -167,7 +167,7 @@ pub fn run(setting: &Setting<'_>, chooser: Box<dyn Chooser + '_>, ended: &Atomic
 }
 
 impl Simulation<'_> {
-    /// Asks the traffic for its next request that waits for nothing.
+    /// Asks the traffic for its next request that follows on no other.
     fn pull(&mut self) {
         self.pulled = self.traffic.next().map(|request| self.announce(request));
     }
@@ -187,14 +187,13 @@ impl Simulation<'_> {
         let Some(request) = self.coming.remove(&number) else { return };
         let behind_others = !self.waiting.is_empty() && self.chooser.retry_every_ns().is_none();
         self.waiting.arrives(number, request);
-        // Behind others it waits for its turn.
+        // If others wait, it waits for its turn.
         if !behind_others && !self.place(number, now_ns) {
             self.place_waiting(now_ns);
         }
     }
 
-    /// Asks for the engines of those that wait, each at its turn, up to the first that waits on and tells no
-    /// other turn.
+    /// Has waiting requests chosen for, each at its turn, until one waits on and no other has a turn.
     fn place_waiting(&mut self, now_ns: u64) {
         while let Some(first) = self.waiting.first()
             && let Some(turn) = self.chooser.turn(now_ns, first)
@@ -216,7 +215,7 @@ impl Simulation<'_> {
         self.place_waiting(now_ns);
     }
 
-    /// Its client asks again.
+    /// Refuses a request; its client asks again later.
     fn refuse(&mut self, number: u64, now_ns: u64, seconds: u32) {
         let Some(request) = self.waiting.leaves(number) else { return };
         self.run.refusals += u64::from(self.run.window.holds(now_ns));
@@ -224,7 +223,7 @@ impl Simulation<'_> {
         self.coming.insert(number, request);
     }
 
-    /// Asks for an engine; false where the request waits on.
+    /// Has an engine chosen; false if the request waits on.
     fn place(&mut self, number: u64, now_ns: u64) -> bool {
         let Some(request) = self.waiting.get(number) else { return false };
         let tenant = request.tenant(self.tenants);
@@ -258,7 +257,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Tells what the step that begins has changed in its engine's cache.
+    /// Publishes what the step that begins has changed in its engine's cache.
     fn publish(&mut self, engine: usize, now_ns: u64) {
         let Some(publisher) = &self.publisher else { return };
         self.changes.clear();
@@ -292,7 +291,7 @@ impl Simulation<'_> {
             self.finish(live, now_ns);
         }
         self.place_waiting(now_ns);
-        // The next steps begin before those who have just read their ends can ask again.
+        // The next steps begin before clients that have just read their ends can ask again.
         self.begin(engine, now_ns);
         if self.fleet.shares_cache() {
             (0..self.fleet.len()).for_each(|other| self.begin(other, now_ns));
@@ -323,7 +322,7 @@ impl Simulation<'_> {
         let figures: Vec<_> = (0..self.fleet.len()).map(|engine| self.fleet.figures(engine)).collect();
         self.chooser.scraped(now_ns, &figures);
         self.place_waiting(now_ns);
-        // Nothing will happen any more unless something is still to come.
+        // Nothing can happen any more unless an event is still to come.
         if !self.events.is_empty() {
             self.events.push(Reverse((now_ns + every_ns.max(1), Event::Scrape)));
         }

@@ -1,13 +1,13 @@
-//! What a change costs: ours now against ours before, by pairs of one round.
+//! What a change costs: our front now against our front before, by pairs of one round.
 
 use crate::fronts::CHANGES;
 use crate::report::{Report, median};
 use crate::scenario::Scenario;
 
-/// A change may cost so much; more than that is told from noise by [`interval`].
+/// A change may cost up to this ratio; [`interval`] tells more than that from noise.
 const COST_MAX: f64 = 1.03;
 
-/// A table of all scenarios and drivers. An error where one certainly became dearer, or where that cannot be told.
+/// Prints a table of all scenarios and drivers. Fails if one certainly became dearer, or if that cannot be told.
 pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Result<(), String> {
     let measured =
         |(now, before): &&(&str, &str)| [now, before].iter().all(|name| fronts.iter().any(|front| front == *name));
@@ -41,12 +41,13 @@ pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Resul
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }
 
-/// The order statistics between which the median of what was sampled lies with 95 % confidence (sign test). `None`: too
+/// Returns the order statistics between which the samples' median lies with 95 % confidence (sign test). `None`: too
 /// few samples to say.
 pub fn interval(samples: &mut [f64]) -> Option<(f64, f64)> {
     samples.sort_unstable_by(f64::total_cmp);
     let count = samples.len();
-    // So many of the smallest may lie above the median with a chance of 2.5 %: binomial(count, 1/2), added up from one side.
+    // `cut` of the smallest may lie above the median with a chance of 2.5 %: binomial(count, 1/2), added up from one
+    // side.
     let (mut outside, mut chance, mut cut) = (0.0, 0.5f64.powi(count as i32), 0);
     while cut < count / 2 && outside + chance <= 0.025 {
         outside += chance;
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::report::Sample;
 
-    /// What is told of so many rounds in each of which the change made a request so many times as dear.
+    /// The verdict on `rounds` rounds, in each of which the change made a request `ratio` times as dear.
     fn told(rounds: usize, ratio: f64) -> Result<(), String> {
         let scenario = Scenario::plain();
         let (now, before) = CHANGES[0];
@@ -86,7 +87,7 @@ mod tests {
         assert!(tell(&report, &[Scenario::plain()], &[CHANGES[0].0.into()]).is_err(), "nothing to compare with");
     }
 
-    /// The table of the sign test: for 6 to 8 samples the outermost, for 9 to 11 the second, for 20 the sixth.
+    /// The sign test's table: for 6 to 8 samples the outermost, for 9 to 11 the second, for 20 the sixth.
     #[test]
     fn the_interval_of_a_median() {
         let of = |count: usize| interval(&mut (1..=count).map(|value| value as f64).collect::<Vec<_>>());

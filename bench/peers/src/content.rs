@@ -1,5 +1,5 @@
-//! What goes over the wire, known on both ends: a reply follows from the digest of its request body,
-//! so the load generator can compare every byte, and a request altered on its way shows as a wrong reply.
+//! What goes over the wire, known on both ends: a reply follows from the digest of its request's body, so that the load
+//! generator can compare every byte, and a request altered on its way shows as a wrong reply.
 
 use std::ops::Range;
 
@@ -80,7 +80,7 @@ pub fn hex(value: u64) -> [u8; 16] {
     std::array::from_fn(|at| b"0123456789abcdef"[(value >> (60 - 4 * at) & 15) as usize])
 }
 
-/// How a mock engine is to answer; travels in the field `x-mock`.
+/// How a mock engine is to answer; travels in the header field `x-mock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
     /// One reply of 1 KB, no stream.
@@ -91,7 +91,7 @@ pub enum Pace {
     Speech,
     /// All streams of an engine in one decode step of 20-30 ms, as continuous batching does.
     Step,
-    /// Steps of 20-30 ms, each stream at its own time.
+    /// Steps of 20-30 ms, each stream at a time of its own.
     Phase,
     /// Head and first event, then silence.
     Hold,
@@ -125,7 +125,7 @@ pub fn parse_mock(value: &[u8]) -> Option<(Pace, u32)> {
     Some((pace.parse().ok()?, tokens.parse().ok()?))
 }
 
-/// A chat request with places for what changes from one sending to the next.
+/// A chat request, with places for what changes from one sending to the next.
 #[derive(Clone)]
 pub struct Request {
     pub bytes: Vec<u8>,
@@ -135,7 +135,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `body_bytes` is exact. As the openai SDK writes it: messages first, `model` after them.
+    /// `body_bytes` is exact. The body is as the openai SDK writes it: messages first, `model` after them.
     pub fn new(pace: Pace, body_bytes: usize) -> Request {
         let stream = if matches!(pace, Pace::Plain | Pace::Speech) { "" } else { ",\"stream\":true" };
         let tail = format!("\"}}],\"model\":\"tiny\",\"max_tokens\":100,\"temperature\":0.7{stream}}}");
@@ -156,7 +156,8 @@ impl Request {
         Request { bytes, body_at, id_at: body_at + id_at, tokens_at }
     }
 
-    /// Has it be unlike any other from its first words on, and not by its last ones alone: what nobody holds.
+    /// Makes the request unlike any other from its first words on, not only by its last ones: a prompt that nobody
+    /// holds.
     pub fn fresh(mut self) -> Request {
         let first = self.bytes[self.body_at..].windows(FIRST_WORDS.len()).position(|words| words == FIRST_WORDS);
         self.id_at = self.body_at + first.expect("a conversation begins with them");
@@ -171,7 +172,7 @@ impl Request {
     }
 }
 
-/// What a conversation's first message begins with: as long as an id at least.
+/// What a conversation's first message begins with: at least as long as an id.
 const FIRST_WORDS: &[u8] = b"You are a helpful assistant";
 
 /// The open start of a conversation, `bytes` long: turns of about 2 KB, with the escapes and the odd

@@ -1,6 +1,6 @@
-//! A mock engine: answers as vLLM behind uvicorn writes (one event, one chunk, one write), without
-//! the model. It reads request bodies whole and answers from their digest, so that a request altered
-//! on its way gets a reply that the load generator refuses.
+//! A mock engine: answers as vLLM behind uvicorn writes (one event, one chunk, one write), without the model. It reads
+//! request bodies whole and answers from their digest, so that a request altered on its way gets a reply that the load
+//! generator refuses.
 
 pub(crate) mod replies;
 
@@ -47,10 +47,10 @@ struct Connection {
     framer: Framer,
     request: Incoming,
     reply: Option<Stream>,
-    /// Bytes that the socket has not taken yet, from `sent` on.
+    /// Bytes that the socket has not taken yet, from offset `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Tells apart connections that had the same slot: timers may outlive theirs.
+    /// Tells connections apart that had the same slot: timers may outlive theirs.
     generation: u64,
 }
 
@@ -81,14 +81,14 @@ struct Engine {
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Streams that write one event a turn, or one a decode step; as (slot, generation).
+    /// Streams, as (slot, generation), that write one event a turn, or one a decode step.
     flat: Vec<(usize, u64)>,
     stepping: Vec<(usize, u64)>,
     step_at: Instant,
     phases: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     generation: u64,
     running: usize,
-    /// A field line of every reply to a request, or nothing.
+    /// A field line of every reply to a request; may be empty.
     name: String,
     random: u64,
     scratch: Vec<u8>,
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        // While every reader of the flat streams is slow there is nothing to turn for.
+        // While every reader of the flat-out streams is slow, a turn has nothing to do.
         let blocked = |&(slot, _): &(usize, u64)| self.connections[slot].as_ref().is_some_and(|c| !c.out.is_empty());
         let flat = (!self.flat.is_empty() && !self.flat.iter().all(blocked)).then_some(Instant::now());
         let step = (!self.stepping.is_empty()).then_some(self.step_at);
@@ -273,7 +273,7 @@ impl Engine {
             let mut stepping = std::mem::take(&mut self.stepping);
             stepping.retain(|&(slot, generation)| self.event(slot, generation));
             self.stepping = stepping;
-            // Decode steps keep their own time; only a machine that cannot keep up makes them slip.
+            // Decode steps keep their own time; they slip only if the machine cannot keep up.
             self.step_at = (self.step_at + self.step()).max(now);
         }
         while let Some(&Reverse((at, slot, generation))) = self.phases.peek() {

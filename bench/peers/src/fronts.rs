@@ -1,5 +1,5 @@
-//! How each front is started: one worker, no logs, upstream connections kept, nothing buffered that
-//! need not be. Every invocation and configuration of a front stands here.
+//! How each front is started: one worker, no logs, upstream connections kept, nothing buffered that need not be. This
+//! file has every invocation and configuration of a front.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,19 @@ pub const NGINX: &str = "nginx";
 pub const WARMFRONT: &str = "warmfront";
 pub const WARMFRONT_URING: &str = "warmfront-uring";
 
-/// The same with long opaque replies copied like any other.
+/// The same front with long opaque replies copied like any other.
 pub const WARMFRONT_COPY: &str = "warmfront-copy";
 pub const WARMFRONT_URING_COPY: &str = "warmfront-uring-copy";
-/// One shard that may run on any core, and two: what a further one costs.
+/// One shard that may run on any core, and two: what a second one costs.
 pub const WARMFRONT_FREE: &str = "warmfront-free";
 pub const WARMFRONT_URING_FREE: &str = "warmfront-uring-free";
 pub const WARMFRONT_TWO: &str = "warmfront-two";
 pub const WARMFRONT_URING_TWO: &str = "warmfront-uring-two";
-/// The same by another binary: the state before a change.
+/// The same front by another binary: the state before a change.
 pub const WARMFRONT_BEFORE: &str = "warmfront-before";
 pub const WARMFRONT_URING_BEFORE: &str = "warmfront-uring-before";
-/// In a scenario of prompts the same by other policies: that looks at no prompt, and that counts its tokens.
+/// In a scenario of prompts the same front by other policies: one that looks at no prompt, and one that counts its
+/// tokens.
 pub const WARMFRONT_BLIND: &str = "warmfront-blind";
 pub const WARMFRONT_URING_BLIND: &str = "warmfront-uring-blind";
 pub const WARMFRONT_WARM: &str = "warmfront-warm";
@@ -53,9 +54,9 @@ pub const ALL: [&str; 19] = [
     WARMFRONT_WARM,
     WARMFRONT_URING_WARM,
 ];
-/// Each with what it is compared to, to say what a change costs.
+/// Each front with the one that it is compared to, to say what a change costs.
 pub const CHANGES: [(&str, &str); 2] = [(WARMFRONT, WARMFRONT_BEFORE), (WARMFRONT_URING, WARMFRONT_URING_BEFORE)];
-/// Of these only prompts tell anything.
+/// Fronts that tell something only in scenarios of prompts.
 const OF_PROMPTS: [&str; 5] =
     [RELAY_HOLD, WARMFRONT_BLIND, WARMFRONT_URING_BLIND, WARMFRONT_WARM, WARMFRONT_URING_WARM];
 const FIRST_OF_OURS: usize = 5;
@@ -88,7 +89,7 @@ pub struct Setup<'a> {
     pub ours: &'a Ours,
 }
 
-/// Whether a front has anything to say in a scenario.
+/// Whether a front takes part in a scenario.
 pub fn takes_part(front: &str, scenario: &Scenario) -> bool {
     match front {
         DIRECT => scenario.rate > 0,
@@ -97,7 +98,7 @@ pub fn takes_part(front: &str, scenario: &Scenario) -> bool {
     }
 }
 
-/// The program of a front, or words on what is missing.
+/// Returns the program of a front, or says what is missing.
 pub fn program(front: &str, ours: &Ours) -> Result<PathBuf, String> {
     match front {
         DIRECT | RELAY | RELAY_HOLD => std::env::current_exe().map_err(|error| error.to_string()),
@@ -131,7 +132,7 @@ fn is_ours(front: &str) -> bool {
     ALL[FIRST_OF_OURS..].contains(&front)
 }
 
-/// Whether it is not held to the one core of a front.
+/// Whether a front is not held to the one core of fronts.
 pub fn runs_anywhere(front: &str) -> bool {
     [WARMFRONT_FREE, WARMFRONT_URING_FREE, WARMFRONT_TWO, WARMFRONT_URING_TWO].contains(&front)
 }
@@ -182,16 +183,16 @@ pub fn command(front: &str, setup: &Setup) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Room for the scenario's connections on both sides and a little more: what a front reserves per
-/// possible connection would otherwise be charged to none of them.
+/// Room for the scenario's connections on both sides and a little more: what a front reserves for each possible
+/// connection would otherwise be charged to none of them.
 fn connections(setup: &Setup) -> usize {
     setup.scenario.connections + 500
 }
 
-/// For long messages as its manual has it: bodies of known length are spliced, which is off by default and costs
-/// it less at 1 MB, both ways, and a buffer holds what the relay reads at once. Chunked streams it does not splice,
-/// and idle ones hold no buffer. Pipes are for a few long bodies at once: by default it asks for descriptors of two
-/// for every fourth connection, which with 8,000 idle ones are more than a machine may give.
+/// HAProxy for long messages, as its manual has it: bodies of known length are spliced, which is off by default and
+/// costs it less at 1 MB, both ways, and a buffer holds what the relay reads at once. It does not splice chunked
+/// streams, and idle ones hold no buffer. Pipes are for a few long bodies at once: by default it asks for the
+/// descriptors of two pipes for every fourth connection, which with 8,000 idle ones are more than a machine may give.
 fn haproxy(setup: &Setup) -> String {
     let [first, second] = setup.upstreams;
     format!(
@@ -223,9 +224,9 @@ backend engines
     )
 }
 
-/// A body buffer of 1 MB: with nginx's 16 KB a long prompt would go through a file, and unbuffered
-/// requests in 16 KB steps cost it twice as much. A long reply is read by what the relay reads at once, not by
-/// a page; short ones and streams keep the page, of which each of them holds one.
+/// A body buffer of 1 MB: with nginx's 16 KB a long prompt would go through a file, and unbuffered requests in 16 KB
+/// steps cost it twice as much. A long reply is read in pieces as long as the relay's, not in pages; short ones and
+/// streams keep the page, of which each holds one.
 fn nginx(setup: &Setup) -> String {
     let [first, second] = setup.upstreams;
     let reply_buffer = match setup.scenario.pace {

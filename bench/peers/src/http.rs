@@ -1,4 +1,4 @@
-//! Finds where HTTP/1.1 messages end. No more: the peers on both sides are ours.
+//! Finds where HTTP/1.1 messages end, and no more: the peers on both sides are ours.
 
 use std::borrow::Cow;
 

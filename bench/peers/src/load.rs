@@ -26,7 +26,7 @@ peers load --targets PORT[,PORT]   where to send; connections are spread over th
   [--pid PID]                      whose CPU and memory to read
 Prints one line of name=value pairs. Any wrong byte ends it with exit status 1.";
 
-/// Without any progress for this long the run has failed.
+/// A run without any progress for this long has failed.
 const STALL: Duration = Duration::from_secs(10);
 /// Connections per source address: well under the ports that one address has.
 const PER_SOURCE: usize = 1000;
@@ -91,7 +91,7 @@ struct Load {
     request: Request,
     poller: Poller,
     connections: Vec<Connection>,
-    /// Connections whose exchange ended since the driver looked last.
+    /// Connections whose exchange has ended since the last look.
     finished: Vec<usize>,
     tally: Tally,
     next_id: u64,
@@ -142,8 +142,8 @@ impl Load {
         Ok(())
     }
 
-    /// Requests at fixed times whether or not earlier ones have come back; latency counts from the time
-    /// a request was due, so that a front that stalls does not hide it.
+    /// Sends requests at fixed times whether or not earlier ones have come back; latency counts from the time a request
+    /// was due, so that a front that stalls does not hide it.
     fn open_loop(&mut self) -> Result<(), String> {
         self.connect_all()?;
         let mut free: VecDeque<usize> = (0..self.connections.len()).collect();
@@ -172,7 +172,7 @@ impl Load {
                 waiting.pop_front();
                 self.send(at, started)?;
             }
-            // What still waits behind the end is sent as well: unsent it would not have been late.
+            // Requests that still wait after the window are sent as well: unsent they would not have counted as late.
             if last.is_some() && waiting.is_empty() {
                 break;
             }
@@ -206,7 +206,7 @@ impl Load {
         while Instant::now() < settle {
             self.turn(settle)?;
         }
-        // One event for each, and none closed: anything else has ended the run already.
+        // One event for each, and no connection closed: anything else has ended the run already.
         if self.tally.counts.events as usize != total {
             return Err(format!("{} events on {total} idle streams", self.tally.counts.events));
         }
@@ -346,7 +346,7 @@ impl Load {
         }
     }
 
-    /// A front may close an idle connection; it is counted and opened anew.
+    /// A front may close an idle connection; that is counted, and the connection opened anew.
     fn reconnect(&mut self, at: usize) -> Result<(), String> {
         self.tally.reconnects += 1;
         let stream = self.open(at)?;

@@ -1,6 +1,5 @@
-//! One measurement: fresh engines, a front that has shown that it answers right, one run of the load
-//! generator. And the order of many: round by round in turn, so that whatever else the machine does
-//! falls on all fronts.
+//! One measurement: fresh engines, a front that has shown that it answers right, one run of the load generator. And the
+//! order of many measurements: round by round in turn, so that other work on the machine falls on all fronts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +20,7 @@ use crate::verify::Expected;
 
 const READY_MAX: Duration = Duration::from_secs(15);
 
-/// How long and where.
+/// How long is measured, and on which cores.
 pub struct Setting {
     pub seconds: f64,
     pub warmup: Duration,
@@ -31,7 +30,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// From `--seconds`, `--front-core`, `--load-core` and `--engine-core`.
+    /// Reads `--seconds`, `--front-core`, `--load-core` and `--engine-core`.
     pub fn from_args(args: &Args, quick: bool) -> Result<Setting, String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if cores == 1 {
@@ -48,7 +47,7 @@ impl Setting {
     }
 }
 
-/// Raises the limit of open files as far as it goes; words if that is too few.
+/// Raises the limit of open files as far as possible; fails if that is too few.
 pub fn check_descriptors(scenarios: &[Scenario]) -> Result<(), String> {
     let descriptors = net::raise_descriptors(65_536);
     let most = scenarios.iter().map(|scenario| scenario.connections).max().unwrap_or(0) as u64;
@@ -60,7 +59,7 @@ pub fn check_descriptors(scenarios: &[Scenario]) -> Result<(), String> {
     Ok(())
 }
 
-/// Each front once a round, the order rotated.
+/// Measures each front once a round, the order rotated.
 pub fn rounds(
     scenario: &Scenario,
     fronts: &[&str],
@@ -84,16 +83,16 @@ pub fn rounds(
     }
 }
 
-/// The load generator talks to the engines, without a front.
+/// Measures the engines alone, without a front.
 pub fn directly(scenario: &Scenario, setting: &Setting) -> Result<BTreeMap<String, f64>, String> {
     let (_first, first_port) = start_engine(setting)?;
     let (_second, second_port) = start_engine(setting)?;
     load(&format!("{first_port},{second_port}"), 0, scenario, setting)
 }
 
-/// One front, one scenario: fresh engines, a fresh front, one run of the load generator. `command` starts the
-/// front, given the engines' ports, that where it is to listen and that of its admin listener; under taskset it
-/// runs where that says. What it prints goes to `log`.
+/// Measures one front in one scenario: fresh engines, a fresh front, one run of the load generator. `command` starts
+/// the front, given the engines' ports, the port to listen on and the admin listener's; under taskset the front runs
+/// where taskset says. Its output goes to `log`.
 pub fn through(
     log: &Path,
     scenario: &Scenario,
@@ -102,7 +101,7 @@ pub fn through(
 ) -> Result<BTreeMap<String, f64>, String> {
     let (_first, first_port) = start_engine(setting)?;
     let (_second, second_port) = start_engine(setting)?;
-    // Behind the engines, which listen by now: chosen before, they could be given to one of these.
+    // Chosen after the engines listen: otherwise an engine could be given one of these ports.
     let (listen, admin) = free_ports()?;
     let mut command = command([first_port, second_port], listen, admin)?;
     let anywhere = command.get_program() == "taskset";
@@ -148,7 +147,7 @@ fn free_ports() -> Result<(u16, u16), String> {
     Ok((port(first).map_err(|error| error.to_string())?, port(second).map_err(|error| error.to_string())?))
 }
 
-/// Ready is a front that has answered right a few times, so that both upstreams have been used.
+/// A front is ready if it has answered right a few times, so that both upstreams have been used.
 fn wait_until_ready(running: &mut Running, port: u16) -> Result<(), String> {
     let deadline = Instant::now() + READY_MAX;
     let mut right = 0;
@@ -235,7 +234,7 @@ fn load(targets: &str, pid: u32, scenario: &Scenario, setting: &Setting) -> Resu
 
 fn read_all(pipe: Option<impl Read>) -> String {
     let mut text = String::new();
-    // A pipe that breaks has given what it had.
+    // A pipe that breaks has given all that it had.
     let _ = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
     text
 }

@@ -63,15 +63,15 @@ pub fn rss_kib(pid: u32) -> u64 {
     tree(pid).into_iter().filter_map(process).sum()
 }
 
-/// KiB that the kernel holds in slabs it cannot give back: sockets, requests of rings, epoll items. Of the
-/// whole machine: the engines' and the load's sockets are in it, the same for every front.
+/// KiB that the kernel holds in slabs it cannot give back: sockets, requests of rings, epoll items. They are the whole
+/// machine's: engines' and load's sockets are included, the same for every front.
 pub fn slab_kib() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The cores of a thread of the tree that may run elsewhere than on `core`.
+/// Returns the cores of a thread of the tree that may run elsewhere than on `core`.
 pub fn thread_off_core(pid: u32, core: usize) -> Option<String> {
     let cores = |task: String| {
         let text = fs::read_to_string(format!("{task}/status")).ok()?;
@@ -82,7 +82,7 @@ pub fn thread_off_core(pid: u32, core: usize) -> Option<String> {
     all.find(|cores| *cores != core.to_string())
 }
 
-/// The address behind these words in the log of a front that starts.
+/// Returns the address after these words in the log of a front that starts.
 pub fn address_told(log: &Receiver<String>, words: &str, patience: Duration) -> Result<SocketAddr, String> {
     let deadline = Instant::now() + patience;
     let mut last = String::new();

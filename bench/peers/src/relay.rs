@@ -1,5 +1,5 @@
-//! The bare relay: one thread, edge-triggered epoll, one scratch buffer, no rules of HTTP beyond where
-//! messages end. What a front costs above it is the price of what the front does.
+//! The bare relay: one thread, edge-triggered epoll, one scratch buffer, no rules of HTTP beyond where messages end.
+//! What a front costs above it is the price of what that front does.
 //!
 //! With `--hold` it keeps a request until it is whole, as a router must that chooses by the whole prompt.
 
@@ -39,13 +39,13 @@ enum Side {
 struct Connection {
     stream: TcpStream,
     side: Side,
-    /// The other side while an exchange runs.
+    /// The peer connection while an exchange runs.
     peer: Option<usize>,
     framer: Framer,
-    /// Bytes that this socket has not taken yet, from `sent` on. While there are any, the peer is not read.
+    /// Bytes that this socket has not taken yet, from offset `sent` on. While there are any, the peer is not read.
     out: Vec<u8>,
     sent: usize,
-    /// A request kept until it is whole.
+    /// A request that is kept until it is whole.
     held: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ struct Relay {
     upstreams: Vec<u16>,
     hold: bool,
     next: usize,
-    /// By descriptor.
+    /// Connections by descriptor.
     connections: Vec<Option<Connection>>,
     idle: Vec<Vec<usize>>,
     scratch: Vec<u8>,
@@ -124,7 +124,7 @@ impl Relay {
     fn read(&mut self, at: usize) {
         loop {
             let Some(connection) = &self.connections[at] else { return };
-            // Back-pressure: goes on when the peer has taken what waits for it.
+            // Back-pressure: reading goes on when the peer has taken what waits for it.
             let peer = connection.peer.and_then(|peer| self.connections[peer].as_ref());
             if peer.is_some_and(|peer| !peer.out.is_empty()) {
                 return;
@@ -149,7 +149,7 @@ impl Relay {
         }
     }
 
-    /// `None` closes: broken framing, pipelining (no front is asked to), or no upstream.
+    /// `None` closes the connection: broken framing, pipelining (no front is asked to), or no upstream.
     fn client_bytes(&mut self, at: usize, count: usize) -> Option<()> {
         let hold = self.hold;
         let connection = self.connections[at].as_mut()?;
@@ -227,8 +227,8 @@ impl Relay {
         Some(at)
     }
 
-    /// The reply is whole: the upstream connection serves others. A reply before its request's end is
-    /// not something the mock engines write.
+    /// The reply is whole: the upstream connection serves other requests. The mock engines write no reply before its
+    /// request's end.
     fn release(&mut self, at: usize, client: usize) -> Option<()> {
         let client = self.connections[client].as_mut()?;
         if !client.framer.at_start() {

@@ -15,7 +15,7 @@ pub struct Sample {
     pub values: BTreeMap<String, f64>,
 }
 
-/// No front: the load generator talks to the engines. What a front adds is counted from here.
+/// No front: the load generator talks to the engines. A front's added latency is counted from here.
 pub const DIRECT: &str = "direct";
 
 pub struct Report {
@@ -45,7 +45,7 @@ impl Report {
         self.failures.push(words);
     }
 
-    /// Says so at once: the tables come later.
+    /// Prints a failure at once: the tables come later.
     pub fn leave_out(&mut self, front: &str, words: &str) {
         eprintln!("left out: {front}: {words}");
         self.left_out.push(format!("{front}: {words}"));
@@ -79,7 +79,7 @@ impl Report {
         samples.filter_map(|sample| Some((sample.round, *sample.values.get(key)?))).collect()
     }
 
-    /// The ratios of rounds in which both were measured.
+    /// Ratios of the rounds in which both were measured.
     pub fn ratios(&self, scenario: &Scenario, front: &str, to: &str) -> Vec<f64> {
         let mine = self.values(scenario.name, front, scenario.cost.key);
         let theirs = self.values(scenario.name, to, scenario.cost.key);
@@ -163,7 +163,7 @@ impl Report {
     }
 }
 
-/// What must be known to compare with another run.
+/// What must be known to compare this run with another.
 pub fn machine(setting: &Setting, rounds: usize) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let cpuinfo = read("/proc/cpuinfo");

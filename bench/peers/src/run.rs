@@ -14,33 +14,33 @@ use crate::scenario::{self, Scenario};
 
 const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
-  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring, and both of these
-                     with behind it -before (--before's binary), -copy (long opaque replies copied, not spliced),
+  --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring; and these two
+                     with a suffix: -before (--before's binary), -copy (long opaque replies copied, not spliced),
                      -free (one shard, on any core), -two (two shards), -warm or -blind (policies warm, round-robin)
-                     (default: all but those, or with --before ours and ours before; direct takes part in latency,
-                     relay-hold in prompt)
+                     (default: all without a suffix, or with --before these two and their -before; direct takes part
+                     in latency only, relay-hold in prompt only)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),
                      prompt (-2k, -128k, -1m), speech, idle, latency; and fresh-128k, which has to be named
   --rounds N         each front once a round, order rotated (5; with --before 10; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in under two minutes
-  --idle-streams N   (8000; quick: 2000)
+  --idle-streams N   streams in idle (8000; quick: 2000)
   --warmfront PATH   the binary (default $WARMFRONT, else target/release/warmfront)
-  --before PATH      the binary of the state before a change: says what the change costs, and fails where
-                     it certainly costs more than 3 % or fewer than 6 rounds leave it open
+  --before PATH      the binary of the state before a change: says what the change costs, and fails if
+                     it certainly costs more than 3 %, or if there are fewer than the 6 rounds to tell
   --json FILE        where every sample goes (default target/peers.json)
   --front-core N     the front's core (the last one)
   --load-core N      the load generator's (the first one)
   --engine-core N    both mock engines' (the load generator's)";
 
 const ROUNDS: usize = 5;
-/// So many that one round out of line does not widen the interval of what a change costs.
+/// Enough rounds for one that is out of line not to widen the interval of what a change costs.
 const ROUNDS_BEFORE: usize = 10;
 
 struct Options {
     setting: Setting,
     ours: Ours,
-    /// Where configurations and logs of the fronts go, removed at the end.
+    /// Folder of the fronts' configurations and logs, removed at the end.
     dir: PathBuf,
 }
 
@@ -77,7 +77,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
 
     let mut report = Report::new(machine(&options, rounds), &[fronts::RELAY, fronts::HAPROXY]);
     let fronts = chosen_fronts(&args, &options, &mut report)?;
-    // The fronts' configurations lie here; gone whatever happens, short of a kill.
+    // The fronts' configurations lie here; the folder goes whatever happens, short of a kill.
     fs::create_dir_all(&options.dir).map_err(|error| format!("{}: {error}", options.dir.display()))?;
     let _removed_at_end = Removed(&options.dir);
 
@@ -109,7 +109,7 @@ fn options(args: &Args, quick: bool) -> Result<Options, String> {
     })
 }
 
-/// A front that is missing is left out with words; a name that does not exist is a mistake.
+/// A missing front is left out, with words; a name that does not exist is a mistake.
 fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<Vec<String>, String> {
     let mut named = args.list("fronts");
     if named.is_empty() {
@@ -118,7 +118,7 @@ fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<
             None => fronts::DEFAULT.map(String::from).to_vec(),
         };
     } else if !named.iter().any(|front| front == fronts::DIRECT) {
-        // Without it no latency is an added one.
+        // Added latency is counted from this front.
         named.insert(0, fronts::DIRECT.into());
     }
     let mut present = Vec::new();
@@ -150,7 +150,7 @@ impl Drop for Removed<'_> {
     }
 }
 
-/// One front, one scenario: fresh engines, a fresh front, one run of the load generator.
+/// Measures one front in one scenario: fresh engines, a fresh front, one run of the load generator.
 fn measure(front: &str, scenario: &Scenario, options: &Options) -> Result<BTreeMap<String, f64>, String> {
     if front == fronts::DIRECT {
         return measure::directly(scenario, &options.setting);

@@ -11,11 +11,11 @@ pub struct Scenario {
     pub tokens: u32,
     pub vary: u32,
     pub rate: u32,
-    /// The front that can is to choose by the whole conversation.
+    /// Fronts that can are to choose by the whole conversation.
     pub by_prompt: bool,
-    /// No request begins like another. What is measured then is a policy, not a front: left out unless it is named.
+    /// No request begins like another. This measures a policy, not a front: the scenario runs only if it is named.
     pub fresh: bool,
-    /// The figure that is compared, and further columns, as names of the load generator's values.
+    /// The figure that is compared, and further columns, by names of the load generator's values.
     pub cost: Column,
     pub columns: &'static [Column],
 }
@@ -45,8 +45,8 @@ pub const STREAMS: &[Column] = &[
     column("cpu %", "cpu_percent", 0),
     CHUNKS_PER_READ,
 ];
-/// Of streams whose engine sends each event at its own time: a front that holds some back to write them together
-/// costs less a chunk, and stands out by these.
+/// Columns of streams whose engine sends each event at a time of its own: a front that holds some back to write them
+/// together costs less a chunk, and stands out by these.
 pub const PACED_STREAMS: &[Column] = &[
     column("chunks/s", "chunks_per_second", 0),
     column("streams", "verified_requests", 0),
@@ -65,7 +65,7 @@ const LATENCY: &[Column] = &[
 ];
 
 impl Scenario {
-    /// The smallest exchange; what other scenarios differ from.
+    /// The smallest exchange, from which the other scenarios differ.
     pub fn plain() -> Scenario {
         Scenario {
             name: "plain",
@@ -84,7 +84,7 @@ impl Scenario {
     }
 }
 
-/// Those that `only` names, by name or by its first words; if it names none, all but what is to be named.
+/// Scenarios that `only` names, by name or by its first words; if it names none, all that need not be named.
 pub fn chosen(mut scenarios: Vec<Scenario>, only: &[String]) -> Result<Vec<Scenario>, String> {
     let matches = |name: &str, word: &str| name == word || name.starts_with(&format!("{word}-"));
     if let Some(word) = only.iter().find(|word| !scenarios.iter().any(|scenario| matches(scenario.name, word))) {
@@ -98,9 +98,9 @@ pub fn chosen(mut scenarios: Vec<Scenario>, only: &[String]) -> Result<Vec<Scena
     Ok(scenarios)
 }
 
-/// `quick` shortens what takes its own time: paced streams have fewer tokens, fewer streams are idle.
+/// `quick` shortens scenarios that take time of their own: paced streams have fewer tokens, and fewer streams are idle.
 pub fn all(quick: bool, idle_streams: usize) -> Vec<Scenario> {
-    // Streams of unlike lengths: with equal ones all would end, and begin again, together.
+    // Streams of different lengths: equal ones would all end, and begin again, together.
     let (tokens, vary) = if quick { (30, 20) } else { (100, 50) };
     let stream = |name, title: &str, pace| Scenario {
         name,

@@ -1,13 +1,13 @@
-//! When a mock engine sent an event, told by the event itself where vLLM's has the second of its request, so that the
-//! load generator sees how late it has it: a front that holds tokens back to write them together would otherwise
-//! look cheap and nothing else.
+//! When a mock engine sent an event: the event tells it itself, where vLLM's events have the second of their request.
+//! So the load generator sees how late an event comes: a front that holds tokens back to write them together would
+//! otherwise only look cheap.
 //!
-//! Ten digits as there: a one, eight of microseconds, and one by which a changed digit shows.
+//! Ten digits as in vLLM's: a one, eight of microseconds, and a check digit.
 
 use std::ops::Range;
 
 pub const DIGITS: usize = 10;
-/// The microseconds begin anew after so many, far longer than a run waits for any byte.
+/// Microseconds after which the count begins anew: far longer than a run waits for any byte.
 const AROUND_US: u64 = 100_000_000;
 
 pub fn write(us: u64) -> [u8; DIGITS] {
@@ -21,7 +21,7 @@ pub fn write(us: u64) -> [u8; DIGITS] {
     digits
 }
 
-/// `None`: not what an engine writes.
+/// `None`: no engine writes this.
 pub fn read(digits: &[u8]) -> Option<u64> {
     let right = digits.len() == DIGITS && digits[0] == b'1' && digits.iter().all(u8::is_ascii_digit);
     let right = right && digits[DIGITS - 1] == check(digits);

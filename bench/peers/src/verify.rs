@@ -51,7 +51,7 @@ impl Expected {
         self.body_sent(body, |_| {})
     }
 
-    /// The same; `each` gets the time at which each of these events was sent, where it says so.
+    /// The same; `each` gets the time at which each of these events was sent, if the event says so.
     pub fn body_sent(&mut self, mut body: &[u8], mut each: impl FnMut(u64)) -> Result<u64, String> {
         let mut events = 0;
         while !body.is_empty() {
@@ -77,7 +77,7 @@ impl Expected {
         Ok(events)
     }
 
-    /// When an event was sent cannot be known before: what came is expected, and looked at once all of it is here.
+    /// It cannot be known before when an event was sent: what came is expected, and looked at once all of it has come.
     fn take_sent(&mut self, piece: &[u8]) {
         if self.stream.is_none() || self.bytes.len() < SENT.end {
             return;

@@ -1,4 +1,4 @@
-//! warmfront as a process of its own: how it is started, what its log says of where it is and of faults, its metrics.
+//! warmfront as a process of its own: how it is started, the addresses and faults that its log tells, its metrics.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,19 +11,20 @@ use std::time::Duration;
 use crate::net;
 use crate::process::address_told;
 
-/// How long a start may take.
+/// Longest start.
 pub const START_MAX: Duration = Duration::from_secs(20);
-/// How long an answer of its admin listener may take.
+/// Longest wait for an answer of its admin listener.
 pub const ASK_MAX: Duration = Duration::from_secs(5);
 
-/// One that accepts clients. Who started it ends it.
+/// A front that accepts clients. Whoever started it has to end it.
 pub struct Started {
     pub child: Child,
     pub address: SocketAddrV4,
     pub admin: Admin,
 }
 
-/// Starts the program that WARMFRONT names, or the one of this build; `log` takes what it says, and `heard` each line.
+/// Starts the program that WARMFRONT names, or the one of this build; its log goes to `log`, and each line of it to
+/// `heard`.
 pub fn start(
     driver: &str,
     config: &Path,
@@ -35,7 +36,7 @@ pub fn start(
     let mut command = Command::new(&program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--driver", driver, "--config"]);
     command.arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Those that take its place are not children of ours: they end by whoever started the first.
+    // Its heirs are not children of ours: they end when the first one's starter ends.
     net::end_with_us(&mut command);
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
     match addresses(child.stderr.take(), kept, heard) {
@@ -68,14 +69,14 @@ fn listen(log: ChildStderr, mut kept: File, mut heard: impl FnMut(&str) + Send +
         for line in BufReader::new(log).lines().map_while(Result::ok) {
             let _ = writeln!(kept, "{line}");
             heard(&line);
-            // Nobody waits for it once both addresses are known.
+            // The receiver is gone once both addresses are known.
             let _ = sender.send(line);
         }
     });
     lines
 }
 
-/// Of these lines of its log those that no run should have, but for errors with the tolerated words.
+/// Log lines that no run should have; errors with the tolerated words are none.
 pub fn complaints<'a>(log: impl Iterator<Item = &'a str>, tolerated: Option<&str>) -> Vec<String> {
     let is_tolerated = |line: &str| tolerated.is_some_and(|words| line.contains(words));
     let is_bad = |line: &&str| {
@@ -85,7 +86,7 @@ pub fn complaints<'a>(log: impl Iterator<Item = &'a str>, tolerated: Option<&str
     log.filter(is_bad).map(str::to_owned).collect()
 }
 
-/// Where it is asked.
+/// Address of the admin listener.
 #[derive(Clone, Copy)]
 pub struct Admin(SocketAddr);
 
@@ -95,7 +96,7 @@ impl Admin {
         if text.contains("# EOF") { Ok(Metrics(text)) } else { Err("/metrics was cut".into()) }
     }
 
-    /// The whole answer.
+    /// Returns the whole answer.
     pub fn ask(&self, method: &str, path: &str) -> Result<String, String> {
         self.answer(method, path).map_err(|error| format!("{path}: {error}"))
     }
@@ -125,7 +126,7 @@ impl Metrics {
         })
     }
 
-    /// The sum of the series of a family that have these words in their labels.
+    /// The sum of a family's series that have these words in their labels.
     pub fn sum(&self, name: &str, labels: &str) -> f64 {
         self.of(name, labels).fold(0.0, |sum, value| sum + value)
     }
@@ -134,7 +135,7 @@ impl Metrics {
         self.of(name, "").count()
     }
 
-    /// What is 0 in a front without faults.
+    /// Metrics that must be 0 and are not, with their values.
     pub fn faults(&self) -> Vec<(&'static str, f64)> {
         let names = ["accounts_differ_total", "exchange_panics_total", "release_underflows_total"];
         names.into_iter().map(|name| (name, self.sum(name, ""))).filter(|(_, count)| *count != 0.0).collect()

@@ -1,4 +1,4 @@
-//! A burst of one new prefix, which nobody holds: how it spreads, and how far bounds are passed.
+//! A burst of one new prefix, which no engine holds: how it spreads, and how far it passes bounds.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ const REQUESTS: usize = 200;
 const PREFIX_BYTES: usize = 8 << 10;
 const SERVICE: Duration = Duration::from_millis(250);
 const CAP: usize = 8;
-/// Most on one engine over the mean where one front chooses. A prefix stays at its home (`src/policy/README.md`) for
-/// 1 + 5 x 8,192 / (200 + 4 x 1,000 / 50) requests, in bytes, while a mean prompt is taken to have 1,000 tokens, and for
-/// fewer once they are known to have 2,000. Two fronts may have all of them there, each by its own count.
+/// Most requests on one engine over the mean, if one front chooses. A prefix stays at its home (`src/policy/README.md`)
+/// for 1 + 5 x 8,192 / (200 + 4 x 1,000 / 50) requests, in bytes, while a mean prompt is taken to have 1,000 tokens,
+/// and for fewer once it is known to have 2,000. Two fronts may have all of them there, each by its own count.
 const SPREAD: f64 = 3.0;
-/// `load_percent` and `load_slack` as they are by default.
+/// Defaults of `load_percent` and `load_slack`.
 const BOUND: usize = (REQUESTS * 125).div_ceil(ENGINES * 100) + 4;
 
 pub fn run(bench: &mut Bench) -> Result<(), String> {
@@ -48,7 +48,7 @@ fn setting(driver: &'static str, shards: usize, policy: &str, upstream: &str) ->
     Setting { driver, shards, routing, queue: String::new(), upstream: upstream.to_owned() }
 }
 
-/// All of them at once, on connections that stand.
+/// All requests at once, on connections that are open already.
 fn burst(crowd: &mut Crowd, family: u64) -> Result<Vec<Outcome>, String> {
     let first = 1 + family * REQUESTS as u64;
     for id in first..first + REQUESTS as u64 {

@@ -1,4 +1,4 @@
-//! Clients that ask again as soon as they are answered, and rest a while where they were refused.
+//! Clients that ask again as soon as they are answered, and rest a while after a refusal.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,13 +18,14 @@ pub enum Next {
 }
 
 impl Next {
-    /// Asks and stays, while that is so.
+    /// Asks, and stays to the end, while `is_so`; then it ends.
     pub fn asks_while(is_so: bool, request: Request) -> Next {
         if is_so { Next::Asks(request, None) } else { Next::Ends }
     }
 }
 
-/// Until `next` has nothing for any of them, and all is answered. `next` is told which client asks, `done` whose it was.
+/// Runs until `next` has nothing for any client, and all is answered. `next` is given the client that may ask, `done`
+/// the one whose request has ended.
 pub fn run(
     crowd: &mut Crowd,
     clients: usize,

@@ -11,9 +11,9 @@ use peers::net::{self, Poller};
 
 use crate::request::{self, Request};
 
-/// Source addresses in turn: each has ports of its own.
+/// Number of source addresses, used in turn: each has ports of its own.
 const SOURCES: u64 = 16;
-/// A request without an end after this long hangs.
+/// A request that has not ended after this long hangs.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// When a client gives up.
@@ -23,7 +23,7 @@ pub enum Leave {
     Sent(usize),
     /// So long after the whole request.
     After(Duration),
-    /// Behind so many bytes of its reply's body.
+    /// After so many bytes of its reply's body.
     Read(usize),
 }
 
@@ -34,7 +34,7 @@ pub enum End {
     Whole { status: u16, retry_after: Option<u64> },
     /// The client left.
     Left,
-    /// What may not be.
+    /// An end that may not happen.
     Broken(String),
 }
 
@@ -74,15 +74,15 @@ pub struct Crowd {
     opened: u64,
     /// Requests under way.
     pub in_flight: usize,
-    /// Connections that brought bytes nobody had asked for.
+    /// Connections that brought bytes for which nobody had asked.
     pub strays: usize,
-    /// Those that have ended since this was taken last.
+    /// Requests that have ended since this was last taken.
     pub ended: Vec<Outcome>,
     scratch: Vec<u8>,
 }
 
 impl Crowd {
-    /// Connections go to these in turn.
+    /// Connections go to these addresses in turn.
     pub fn new(targets: Vec<SocketAddrV4>) -> Result<Crowd, String> {
         Ok(Crowd {
             targets,
@@ -99,7 +99,7 @@ impl Crowd {
         })
     }
 
-    /// Opens connections ahead of what is sent on them.
+    /// Opens connections before anything is sent on them.
     pub fn connect(&mut self, count: usize) -> Result<(), String> {
         for _ in 0..count {
             let place = self.open().map_err(|error| error.to_string())?;
@@ -131,7 +131,7 @@ impl Crowd {
                 return self.tell(exchange, end);
             }
         };
-        // The time to connect is not the front's queue.
+        // The time to connect is no wait in the front's queue.
         exchange.sent_at = Instant::now();
         let Some(connection) = &mut self.connections[place] else { return };
         let generation = connection.generation;
@@ -165,7 +165,7 @@ impl Crowd {
         self.ended.push(Outcome { request, sent_at, ended_at: Instant::now(), end });
     }
 
-    /// Ends the connection, and the exchange on it so.
+    /// Ends the connection, and with it the exchange.
     fn close(&mut self, place: usize, end: End) {
         let Some(connection) = self.connections[place].take() else { return };
         self.vacant.push(place);
@@ -202,7 +202,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until `end` at most, and moves all that are ready.
+    /// Waits until `end` at most, and moves all exchanges that are ready.
     pub fn turn(&mut self, end: Instant) -> Result<(), String> {
         let next = self.alarms.peek().map_or(end, |Reverse((at, ..))| end.min(*at));
         let timeout = next.saturating_duration_since(Instant::now());
@@ -227,7 +227,7 @@ impl Crowd {
             match exchange.leave {
                 Some(Leave::After(time)) if now >= exchange.sent_at + time => self.close(place, End::Left),
                 _ if now >= exchange.sent_at + PATIENCE => self.close(place, End::Broken("it hangs".into())),
-                // A kept connection: of an exchange before this one.
+                // The event belongs to an exchange before this one, on a kept connection.
                 _ => {}
             }
         }
@@ -294,7 +294,7 @@ impl Exchange {
         self.closes = http::header(head, "connection").is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
     }
 
-    /// How a whole reply is to be taken.
+    /// How a whole reply counts.
     fn verified(&self) -> End {
         let (status, retry_after) = (self.status, self.retry_after);
         match status {

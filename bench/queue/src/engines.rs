@@ -1,5 +1,5 @@
-//! Mock engines, all on one thread of this process, so that what they executed can be looked up: fast, each with a KV cache
-//! that its `/metrics` tells of and that is as full as requests run.
+//! Mock engines, all on one thread of this process, so that their executions can be looked up. They are fast, and each
+//! has a KV cache that its `/metrics` tells of and that is as full as requests run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,13 +15,13 @@ use peers::net::{self, Poller};
 
 use crate::request;
 
-/// Tokens of the listeners; connections are below.
+/// Poll tokens of the listeners; connections have lower ones.
 const LISTENERS: usize = 1 << 40;
 const BLOCK_TOKENS: u64 = 16;
-/// How often it looks whether it is to end.
+/// How often the thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How large their caches are, and what a request takes of one while it runs.
+/// Size of the engines' caches in tokens, and what a running request takes of one.
 #[derive(Clone, Copy)]
 pub struct Cache {
     pub tokens: u64,
@@ -29,12 +29,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// One that a request of the bench fills: a second finds room once the first has ended. It tells no use: what a reading
-    /// said is old by the time it is used, and this is to be about the queue.
+    /// A cache that one request of the bench fills: a second finds room once the first has ended. It tells no use: a
+    /// reading is old by the time it is used, and these parts are about the queue.
     pub const ONE_REQUEST: Cache = Cache { tokens: 160, of_request: 0 };
     /// The same, telling its use.
     pub const ONE_REQUEST_TOLD: Cache = Cache { tokens: 256, of_request: 192 };
-    /// One that is never full.
+    /// A cache that is never full.
     pub const ROOMY: Cache = Cache { tokens: 64 << 20, of_request: 192 };
 }
 
@@ -42,17 +42,17 @@ impl Cache {
 #[derive(Clone, Copy)]
 pub struct Execution {
     pub times: u32,
-    /// The first time.
+    /// The first execution.
     pub at: Instant,
 }
 
-/// What they did so far.
+/// What the engines did so far.
 #[derive(Default)]
 pub struct Log {
     pub executions: HashMap<u64, Execution>,
-    /// By engine: how many ran at once, at most.
+    /// Most requests that ran at once, by engine.
     pub most: Vec<usize>,
-    /// By engine: how many it got.
+    /// Requests that came, by engine.
     pub got: Vec<usize>,
 }
 
@@ -89,7 +89,7 @@ impl Engines {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a request came to an engine, if it did.
+    /// Returns when a request came to an engine, if it did.
     pub fn began(&self, id: u64) -> Option<Instant> {
         self.log().executions.get(&id).map(|execution| execution.at)
     }
@@ -118,7 +118,7 @@ struct Connection {
     path: Vec<u8>,
     asked: Option<(u64, Duration, u32)>,
     serving: Option<Serving>,
-    /// Tells apart connections that had the same place.
+    /// Tells connections apart that had the same place.
     generation: u64,
 }
 
@@ -130,7 +130,7 @@ struct Fleet {
     running: Vec<usize>,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
-    /// What is written next where.
+    /// When the next piece is due on which connection.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     generation: u64,
     scratch: Vec<u8>,
@@ -272,7 +272,7 @@ impl Fleet {
         }
     }
 
-    /// The next event of a stream, or the whole reply.
+    /// Writes the next event of a stream, or the whole reply.
     fn goes_on(&mut self, place: usize, generation: u64, at: Instant) {
         let connection = self.connections[place].as_mut().filter(|connection| connection.generation == generation);
         let Some(connection) = connection else { return };

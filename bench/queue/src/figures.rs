@@ -1,8 +1,8 @@
-//! What many figures come to.
+//! Summaries of many figures.
 
 use std::time::Duration;
 
-/// The figure below which this part of them lies; they are put in order.
+/// Returns the figure below which this part of them lies; sorts them.
 pub fn quantile(figures: &mut [f64], part: f64) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     let place = ((figures.len() as f64 * part) as usize).min(figures.len().saturating_sub(1));
@@ -13,7 +13,7 @@ pub fn median(figures: &mut [f64]) -> f64 {
     quantile(figures, 0.5)
 }
 
-/// Jain's index: 1 where all are alike, 1 / n where one has all.
+/// Jain's index: 1 if all are alike, 1 / n if one has all.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
     sum * sum / (shares.len() as f64 * squares)

@@ -1,4 +1,4 @@
-//! The front under test: a process of its own, its configuration, its metrics, what it holds open.
+//! The front under test: a process of its own, its configuration, its metrics, its open descriptors.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -10,7 +10,7 @@ use peers::warmfront::{self, ASK_MAX, Admin, Metrics, START_MAX, Started};
 
 use crate::engines::Engines;
 
-/// What differs between fronts; the rest is the same for all.
+/// What differs between fronts; everything else is the same.
 #[derive(Clone)]
 pub struct Setting {
     pub driver: &'static str,
@@ -24,7 +24,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Requests wait before engines without room.
+    /// A setting in which requests wait before engines without room.
     pub fn waiting(driver: &'static str, shards: usize, queue: &str) -> Setting {
         let routing = "policy = \"warm\"\nqueue = \"on\"\n".to_owned();
         Setting { driver, shards, routing, queue: queue.to_owned(), upstream: String::new() }
@@ -37,7 +37,7 @@ impl Setting {
             .iter()
             .map(|port| format!("[[upstream]]\nurl = \"http://127.0.0.1:{port}\"\n{upstream}"))
             .collect();
-        // Shards on CPUs of their own would be with few CPUs what is measured.
+        // Pinned shards on few CPUs would be what is measured.
         format!(
             "[serve]\nshards = {shards}\npin = false\n[routing]\n{routing}[queue]\n{queue}\
              [limits]\nupstream_idle_timeout_ms = 1000\n[health]\nslow_start_ms = 0\n\
@@ -50,18 +50,18 @@ pub struct Front {
     child: Child,
     pub address: SocketAddrV4,
     admin: Admin,
-    /// Its log.
+    /// Path of its log.
     said: PathBuf,
 }
 
 impl Front {
-    /// One that knows its engines and their caches. `dir` takes its configuration and its log.
+    /// Starts a front and waits until it knows its engines and their caches. Its configuration and its log go to `dir`.
     pub fn start(setting: &Setting, engines: &Engines, dir: &Path) -> Result<Front, String> {
         let name = format!("{}-{}-{}", setting.driver, setting.shards, engines.ports.first().unwrap_or(&0));
         let (config, said) = (dir.join(format!("{name}.toml")), dir.join(format!("{name}.log")));
         fs::write(&config, setting.text(engines)).map_err(|error| error.to_string())?;
         let Started { child, address, admin } = warmfront::start(setting.driver, &config, &said, |_| {})?;
-        // From here on the process ends with the value.
+        // From here on the process ends with this value.
         let front = Front { child, address, admin, said };
         front.until("it knows all engines and their caches", |metrics| {
             let known = engines.ports.len();
@@ -75,7 +75,7 @@ impl Front {
         self.child.id()
     }
 
-    /// Waits until its metrics say so.
+    /// Waits until its metrics meet `is_so`.
     pub fn until(&self, what: &str, is_so: impl Fn(&Metrics) -> bool) -> Result<Metrics, String> {
         let deadline = Instant::now() + START_MAX;
         loop {
@@ -94,14 +94,14 @@ impl Front {
         self.admin.metrics()
     }
 
-    /// Descriptors it has open, but for pipes, of which shards keep some.
+    /// Counts its open descriptors without pipes, of which shards keep some.
     pub fn descriptors(&self) -> usize {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid()));
         let links = entries.into_iter().flatten().flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
         links.filter(|link| !link.to_string_lossy().starts_with("pipe:")).count()
     }
 
-    /// How many more than that it has open, once what control has under way is done.
+    /// Counts the descriptors above `before`, once control has ended what is under way.
     pub fn descriptors_above(&self, before: usize) -> usize {
         let deadline = Instant::now() + ASK_MAX;
         while self.descriptors() > before && Instant::now() < deadline {
@@ -110,7 +110,7 @@ impl Front {
         self.descriptors().saturating_sub(before)
     }
 
-    /// Lines that no run should have.
+    /// Log lines that no run should have.
     pub fn complaints(&self) -> Vec<String> {
         warmfront::complaints(fs::read_to_string(&self.said).unwrap_or_default().lines(), None)
     }

@@ -1,4 +1,4 @@
-//! What a queue costs where nobody waits: CPU of a request with it and without, in turn.
+//! What a queue costs if no request waits: CPU of a request with it and without, in turn.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{Bench, DRIVERS, closed};
 
 const CLIENTS: usize = 16;
 const PROMPT_BYTES: usize = 1_024;
-/// What the lower end of the interval may not be above.
+/// Most that the lower end of the interval may be.
 const MOST: f64 = 1.02;
 
 struct Side {
@@ -34,7 +34,7 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         let time = Duration::from_millis(if bench.quick { 200 } else { 400 });
         let (mut with, mut without) = (Vec::new(), Vec::new());
         let mut id = 0;
-        // The first is for warming up.
+        // The first round is for warming up.
         for round in 0..=4 * bench.rounds {
             let (first, second) = if round % 2 == 0 { (&mut on, &mut off) } else { (&mut off, &mut on) };
             let (first, second) = (first.measure(time, &mut id)?, second.measure(time, &mut id)?);

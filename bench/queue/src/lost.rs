@@ -1,4 +1,4 @@
-//! No request is lost or served twice: most wait, some leave in every phase, some push others out.
+//! No request is lost or served twice: most wait, some clients leave in every phase, some push others out.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::{Bench, DRIVERS, closed};
 
 const ENGINES: usize = 24;
 const CLIENTS: usize = 1_000;
-/// Fewer than would wait: some are refused, some pushed out.
+/// Fewer than would wait: some requests are refused, some pushed out.
 const WAITING_MAX: usize = 960;
 const REST: Duration = Duration::from_millis(200);
 const TENANTS: [Option<&str>; 3] = [None, Some("heavy"), Some("light")];
-/// Of all requests this part has to wait, or the run says little of the queue.
+/// Share of all requests that has to wait, or the run says little about the queue.
 const WAITED_MIN: f64 = 0.5;
 
 pub fn run(bench: &mut Bench) -> Result<(), String> {
@@ -125,7 +125,7 @@ fn ask(id: u64, draw: &mut impl FnMut(u64) -> u64) -> (Request, Option<Leave>) {
         2 => Some(Leave::After(Duration::from_micros(draw(600_000)))),
         3 => {
             request.events = 4;
-            // Somewhere in its stream of some 300 bytes.
+            // Somewhere within its stream of some 300 bytes.
             Some(Leave::Read(1 + draw(250) as usize))
         }
         _ => None,

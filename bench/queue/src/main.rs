@@ -1,5 +1,5 @@
-//! Proves the queue in front of the engines over real sockets: one front as a process, mock engines and clients here.
-//! Each part prints its figures; what does not hold is told at the end, and fails the run.
+//! Tests the queue in front of the engines over real sockets: one front as a process, mock engines and clients here.
+//! Each part prints its figures; claims that do not hold are told at the end, and fail the run.
 
 mod burst;
 mod closed;
@@ -26,7 +26,7 @@ queue: the queue in front of the engines, over real sockets
   --only A,B         of lost, shards, told, idle, turns, burst  (default: all)
   --quick            each once and short, in half a minute: for trying, its figures mean little
   --requests N       in `lost`, over both drivers, one shard and four (100000; quick: 8000)
-  --rounds N         in `shards` (3; quick: 1) and four times as many in `idle`, which judges six and more
+  --rounds N         in `shards` (3; quick: 1); `idle` has four times as many, and judges if these are six or more
 The front is $WARMFRONT, or target/release/warmfront.";
 
 const PARTS: [(&str, Part); 6] = [
@@ -46,13 +46,13 @@ pub struct Bench {
     pub quick: bool,
     pub requests: u64,
     pub rounds: usize,
-    /// Takes configurations and logs of the fronts.
+    /// Folder of the fronts' configurations and logs.
     pub dir: PathBuf,
     failures: Vec<String>,
 }
 
 impl Bench {
-    /// What has to hold, in words.
+    /// Notes in words what does not hold.
     pub fn holds(&mut self, holds: bool, words: impl FnOnce() -> String) {
         if !holds {
             let words = words();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use peers::content;
 
-/// Words of the line that says who asks and how urgently.
+/// Fields that say who asks and how urgently.
 #[derive(Clone, Copy, Default)]
 pub struct Asker {
     pub tenant: Option<&'static str>,
@@ -16,24 +16,24 @@ pub struct Asker {
 #[derive(Clone, Copy)]
 pub struct Request {
     pub id: u64,
-    /// How long an engine works on it.
+    /// How long an engine works on the request.
     pub service: Duration,
-    /// Events of the stream; 0: it is answered in one piece.
+    /// Events of the stream; 0: the reply comes in one piece.
     pub events: u32,
     /// Bytes of its prompt.
     pub prompt_bytes: usize,
-    /// How many of them, from the first on, it has in common with all that say the same; 0: none.
+    /// How many of these bytes, from the first on, it shares with all requests of the same value; 0: none.
     pub alike: (u64, usize),
     pub asker: Asker,
 }
 
 impl Request {
-    /// One that shares its prompt with nobody.
+    /// A request that shares its prompt with no other.
     pub fn new(id: u64, service: Duration, prompt_bytes: usize) -> Request {
         Request { id, service, events: 0, prompt_bytes, alike: (0, 0), asker: Asker::default() }
     }
 
-    /// The same, at work for up to a quarter more or less, so that engines do not keep step.
+    /// The same, working for up to a quarter more or less, so that engines do not keep step.
     pub fn varied(mut self) -> Request {
         self.service = self.service * (768 + (content::mix(!self.id) % 512) as u32) / 1024;
         self
@@ -72,7 +72,7 @@ impl Request {
     }
 }
 
-/// What `x-bench` said: number, time of work, events.
+/// What the field `x-bench` said: number, time of work, events.
 pub fn said(value: &[u8]) -> Option<(u64, Duration, u32)> {
     let mut words = std::str::from_utf8(value).ok()?.split(' ').map(str::parse::<u64>);
     let mut next = || words.next()?.ok();
@@ -95,7 +95,7 @@ pub fn event(id: u64, index: u32, events: u32) -> Vec<u8> {
     }
 }
 
-/// The whole body, as a client has to see it.
+/// The whole body that a client has to see.
 pub fn expected(id: u64, events: u32) -> Vec<u8> {
     match events {
         0 => answer(id),

@@ -12,14 +12,14 @@ use crate::{Bench, DRIVERS, closed};
 
 const ENGINES: usize = 32;
 const SERVICE: Duration = Duration::from_millis(40);
-/// Of each tenant.
+/// Clients of each tenant.
 const CLIENTS: usize = 200;
 const TENANTS: [(&str, f64); 2] = [("heavy", 3.0), ("light", 1.0)];
 const WARM_UP: Duration = Duration::from_millis(1_200);
-/// How far four shards may be from one.
+/// How far four shards' figures may be from one shard's.
 const MOST: f64 = 0.10;
 
-/// What is compared, in this order.
+/// Compared figures, in this order.
 const FIGURES: [&str; 7] = ["heavy p50", "heavy p99", "light p50", "light p99", "heavy's share", "Jain", "req/s"];
 type Row = [f64; FIGURES.len()];
 
@@ -39,7 +39,7 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         }
         compare(bench, driver, &one, &four);
     }
-    // No figure to hold: how far the choice goes by a reading is not the queue's.
+    // This figure is held to nothing: how far a choice goes by a reading is not the queue's doing.
     let [.., told] = measure(bench, "uring", 1, Cache::ONE_REQUEST_TOLD)?;
     println!("  of {:.0} req/s that the engines could; where they tell how full they are, one shard {told:.0}", most());
     Ok(())
@@ -67,7 +67,7 @@ fn measure(bench: &Bench, driver: &'static str, shards: usize, cache: Cache) -> 
     let queue = "tenant_header = \"x-tenant\"\nweights = { heavy = 3 }\n";
     let front = Front::start(&Setting::waiting(driver, shards, queue), &engines, &bench.dir)?;
     let mut crowd = Crowd::new(vec![front.address])?;
-    // Ahead, so that shards have even shares of them.
+    // Opened before the load, so that shards have even shares of them.
     crowd.connect(2 * CLIENTS)?;
     std::thread::sleep(Duration::from_millis(100));
     let from = Instant::now() + WARM_UP;

@@ -1,4 +1,4 @@
-//! Retry-After against the wait of those who were let in at that moment, at known rates.
+//! Retry-After against the wait of requests that were let in at that moment, at known rates.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use crate::front::{Front, Setting};
 use crate::request::Request;
 use crate::{Bench, closed};
 
-/// One that is told may be off by this factor.
+/// Factor by which Retry-After may be off.
 const FACTOR: f64 = 2.0;
-/// So many of a hundred have to be within it.
+/// Share of the refused that must be told within that factor.
 const WITHIN_MIN: f64 = 0.95;
-/// Newcomers may find room before those who wait are looked at; were they many, the queue would be one in name.
+/// A newcomer may find room before waiting requests are looked at; if many did, the queue would be one in name only.
 const PASSED_MOST: f64 = 0.10;
-/// Clients that find no place, besides those that fill the queue.
+/// Clients that find no place, beside those that fill the queue.
 const TOO_MANY: usize = 10;
 const REST: Duration = Duration::from_millis(150);
-/// Before this nobody can know how fast it goes: told apart.
+/// Until then the front cannot know how fast the queue moves: told apart.
 const COLD: Duration = Duration::from_secs(3);
 
-/// Who is at an engine within so many seconds has not waited.
+/// Seconds within which a request that reaches an engine has not waited.
 const AT_ONCE: f64 = 0.01;
 
 #[derive(Clone, Copy)]
@@ -36,15 +36,15 @@ struct Case {
 
 struct Samples {
     rate: f64,
-    /// Of those who were let in, the part that went at once past those who waited.
+    /// Share of the requests let in that went past all waiting ones at once.
     passed: f64,
-    /// By whether it was cold: what was told, over what those who joined then waited, both in seconds.
+    /// Seconds told by Retry-After and seconds that requests waited which joined then; at first, and later.
     cold: Vec<(f64, f64)>,
     steady: Vec<(f64, f64)>,
 }
 
 pub fn run(bench: &mut Bench) -> Result<(), String> {
-    println!("Retry-After over the real wait of who joined at the same moment (cold: the first 3 s)");
+    println!("Retry-After over the real wait of requests that joined at the same moment (cold: the first 3 s)");
     println!(
         "  {:<6} {:>6} {:>8} {:>8} {:>8} | {:>6} {:>6} {:>7} | {:>5} {:>5} {:>5} {:>5} {:>5} {:>8}",
         "driver",
@@ -73,7 +73,7 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         case("epoll", 1, 4, 400, 100),
     ];
     let cases = if bench.quick { &cases[..1] } else { &cases[..] };
-    // Rates are the engines': all at once take little.
+    // Rates are the engines': all cases at once take little CPU.
     let seconds = Duration::from_secs(if bench.quick { 6 } else { 16 });
     let dir = &bench.dir;
     let measured: Vec<_> = std::thread::scope(|scope| {
@@ -86,16 +86,19 @@ pub fn run(bench: &mut Bench) -> Result<(), String> {
         let within = tell(case, rate, &steady, "");
         let name = format!("{}, {} shards, {} waiting", case.driver, case.shards, case.waiting);
         bench.holds(passed <= PASSED_MOST, || {
-            format!("{name}: {:.0} % of those let in passed all who waited, with prompts no shorter", 100.0 * passed)
+            format!(
+                "{name}: {:.0} % of requests let in passed all that waited, with prompts no shorter",
+                100.0 * passed
+            )
         });
         bench.holds(within >= WITHIN_MIN, || {
-            format!("{name}: only {:.0} % of those refused were told within a factor of two", 100.0 * within)
+            format!("{name}: only {:.0} % of refused requests were told within a factor of two", 100.0 * within)
         });
     }
     Ok(())
 }
 
-/// Answers the part within the factor.
+/// Returns the part within the factor.
 fn tell(case: &Case, rate: f64, samples: &[(f64, f64)], when: &str) -> f64 {
     let Case { driver, shards, engines, service, waiting } = *case;
     let mut ratios: Vec<f64> = samples.iter().map(|(told, real)| told / real).collect();
@@ -149,7 +152,7 @@ fn measure(case: Case, seconds: Duration, dir: &std::path::Path) -> Result<Sampl
     real.sort_unstable_by_key(|(at, _)| *at);
     let counted = ends.iter().filter(|at| (from + COLD..from + seconds).contains(at)).count();
     let all = real.iter().filter(|(at, _)| *at >= from + COLD && *at < from + seconds).count();
-    // A newcomer may find room before those who wait are looked at; it says nothing of their wait.
+    // A newcomer may find room before waiting requests are looked at; it says nothing about their wait.
     real.retain(|(at, wait)| *at < from + COLD || *wait >= AT_ONCE);
     let waited = real.iter().filter(|(at, _)| *at >= from + COLD && *at < from + seconds).count();
     let passed = 1.0 - waited as f64 / all as f64;

@@ -1,4 +1,4 @@
-//! Who goes first: the urgent before a full queue of others, and no tenant for as much as it asks.
+//! Which request goes first: an urgent one before a full queue of others; and no tenant gets as much as it asks for.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const ENGINES: usize = 16;
 const SERVICE: Duration = Duration::from_millis(80);
 const WAITING: usize = 1_000;
 const REST: Duration = Duration::from_millis(100);
-/// Between two urgent requests.
+/// Time between two urgent requests.
 const PAUSE: Duration = Duration::from_millis(137);
 /// Name, weight, clients: a tenth of the weight has nine tenths of the clients.
 const TENANTS: [(&str, f64, usize); 4] =

@@ -1,4 +1,4 @@
-//! Receive buffers that lie ready for whoever has bytes to take: a stream that waits holds none.
+//! Receive buffers that lie ready for any stream that has bytes to take: a stream that waits holds none.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ thread_local! {
     static READY: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer and how much of it was filled; goes back when it is dropped.
+/// A buffer and how much of it was filled; it goes back when dropped.
 pub struct Buffer {
     bytes: Vec<u8>,
     filled: usize,
@@ -26,7 +26,7 @@ impl Buffer {
         Buffer { bytes, filled }
     }
 
-    /// The memory, for runtimes that take it over while they send.
+    /// Takes the memory out, for runtimes that own it while they send.
     #[cfg(feature = "comparators")]
     pub fn into_memory(mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)

@@ -1,5 +1,5 @@
-//! What every relay here does with bytes, whatever moves them: a request's head is parsed and written
-//! anew, a reply is watched for its end. The same code for all, so that what differs is the runtime.
+//! What every relay here does with bytes, however they are moved: it parses a request's head and writes it anew, and
+//! watches a reply for its end. The code is the same for all, so that only the runtimes differ.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use peers::http::{Framer, Kind, Step};
 /// The request that a client is sending.
 pub struct Request {
     framer: Framer,
-    /// As it goes to the engine.
+    /// The request as it goes to the engine.
     out: Vec<u8>,
 }
 
@@ -34,13 +34,13 @@ impl Request {
         }
     }
 
-    /// Takes it out: nothing of a request is kept while its reply streams.
+    /// Takes the request out: nothing of it is kept while its reply streams.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 }
 
-/// A front does not copy heads: it leaves `connection` behind and adds a field of its own.
+/// A front does not copy heads: it leaves `connection` out and adds a field of its own.
 fn rewrite(head: &[u8], body_bytes: usize, out: &mut Vec<u8>) {
     const ADDED: &[u8] = b"x-request-id: 0123456789abcdef\r\n\r\n";
     out.reserve_exact(head.len() + ADDED.len() + body_bytes);

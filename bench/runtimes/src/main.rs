@@ -1,6 +1,5 @@
-//! The decision for warmfront's own drivers, for anyone to make again: the same small relay on each way
-//! to move bytes, side by side in one run, every reply byte verified. `run.sh` builds and starts
-//! `runtimes run`.
+//! The comparison behind warmfront's own drivers, for anybody to repeat: the same small relay on each way to move
+//! bytes, side by side in one run, every reply byte verified. `run.sh` builds and starts `runtimes run`.
 
 mod buffers;
 mod exchange;

@@ -1,7 +1,7 @@
 //! The relay on warmfront's own drivers: one loop over completions, the same code for every [`Driver`].
 //!
-//! It does more than the others: a client that leaves while its reply streams is seen at once, because
-//! reading from it never stops.
+//! It does more than the others: a client that leaves while its reply streams is seen at once, because reading from it
+//! never stops.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use warmfront::slots::{Key, Slots};
 
 use crate::exchange::{Reply, Request};
 
-/// Nothing is timed: a turn begins when something completes.
+/// No timers: a turn begins when something completes.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Runs until the driver fails.
@@ -38,7 +38,7 @@ struct Relay<D> {
 }
 
 struct Connection {
-    /// `None` until a connect has begun.
+    /// Connection to an engine; `None` until a connect has begun.
     socket: Option<SocketId>,
     /// The other side while an exchange runs.
     peer: Option<Key>,
@@ -50,7 +50,7 @@ enum Side {
     Upstream {
         engine: usize,
         reply: Reply,
-        /// The request, until the connection stands.
+        /// The request, kept until the connection stands.
         waiting: Vec<u8>,
     },
 }
@@ -82,7 +82,7 @@ impl<D: Driver> Relay<D> {
                     self.driver.resume(socket);
                 }
             }
-            // It asks for none.
+            // The engine's reply asks for none.
             Completion::Spliced(..) => {}
             Completion::Ended(tag) | Completion::Failed(tag) | Completion::Reset(tag) => {
                 self.close(Key::from_u64(tag.0));
@@ -145,7 +145,7 @@ impl<D: Driver> Relay<D> {
         }
     }
 
-    /// Passes bytes of a reply from where they lie; a client that is slow holds its engine back.
+    /// Passes bytes of a reply from where they lie; a slow client holds its engine back.
     fn pass(&mut self, key: Key, client: Key, lease: Lease, whole: bool) -> Option<()> {
         let to = self.connections.get(client)?.socket?;
         let left = self.driver.send(to, &[Segment::Leased(lease, 0..lease.len as usize)]);
@@ -157,7 +157,7 @@ impl<D: Driver> Relay<D> {
                 self.idle[engine].push(key);
             }
             self.connections.get_mut(client)?.peer = None;
-            // It may have been held back before: who takes it next must hear from it.
+            // The connection may have been held back before: its next user must hear from it.
             self.driver.resume(from);
         } else if left > 0 {
             self.driver.pause(from);

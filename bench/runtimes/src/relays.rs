@@ -20,7 +20,7 @@ NAME is one of epoll, uring, tokio, monoio, monoio-defer, monoio-poll, glommio, 
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 
-/// What the others are compared with.
+/// The relay that the others are compared with.
 pub const REFERENCE: &str = "epoll";
 pub const ALL: [&str; 8] = [REFERENCE, "uring", "tokio", "monoio", "monoio-defer", "monoio-poll", "glommio", "compio"];
 
@@ -50,14 +50,14 @@ fn own<D: Driver>(setup: &Setup, driver: impl FnOnce() -> io::Result<D>) -> io::
     setup.if_meant(|address, upstreams| own::run(driver, socket::listener(address)?, upstreams))
 }
 
-/// What a relay is to do once its runtime stands.
+/// What a relay does once its runtime stands.
 pub struct Setup {
     address: Option<SocketAddr>,
     upstreams: [u16; 2],
 }
 
 impl Setup {
-    /// Relays for good; nothing if this was only to see whether the runtime can be had.
+    /// Relays for good; or does nothing, if this was only to see whether the runtime can be had.
     pub fn if_meant(&self, relay: impl FnOnce(SocketAddr, [u16; 2]) -> io::Result<()>) -> io::Result<()> {
         self.address.map_or(Ok(()), |address| relay(address, self.upstreams))
     }
@@ -80,7 +80,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
     start_of(name)(&setup).map_err(|error| reason(&error))
 }
 
-/// Only rings end in these two here; the system's own words would not help.
+/// Only rings end in these two errors here; the system's own words would not help.
 fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(EPERM | ENOSYS) => {

@@ -16,14 +16,14 @@ use crate::relays;
 const HELP: &str = "\
 runtimes run: the same relay on each runtime, one thread on one core each, in one run
   --relays A,B       epoll, uring: warmfront's own drivers; tokio: current_thread; glommio;
-                     monoio: as it is; monoio-defer: with the flags of our ring; monoio-poll: with them,
+                     monoio: as it is; monoio-defer: with the flags of our ring; monoio-poll: with these flags,
                      waiting for readiness before it reads; compio: multishot receives  (default: all)
   --only A,B         scenarios or their first words: plain, stream (-step, -phase), idle  (default: all)
   --rounds N         each relay once a round, order rotated (5; quick: 1)
   --seconds N        measured window (4; quick: 1.5)
   --quick            everything once, in about two minutes
   --streams N        streams in stream-step and stream-phase (1000)
-  --idle-streams N   (4000; quick: 1000)
+  --idle-streams N   streams in idle (4000; quick: 1000)
   --json FILE        where every sample goes (default target/runtimes.json)
   --front-core N     the relay's core (the last one)
   --load-core N      the load generator's (the first one)
@@ -31,7 +31,7 @@ runtimes run: the same relay on each runtime, one thread on one core each, in on
 CPU is user and system time of the relay's process, its kernel workers included, over the window. Ratios
 are to `epoll` in the same round. RSS is the relay's; slab memory is what the kernel holds in the whole
 machine, sockets of engines and load included (the same for all: compare, do not read it by itself).
-A wrong, missing or surplus reply byte fails the run. A relay that cannot be had is left out, in words.";
+A wrong, missing or surplus reply byte fails the run. A relay that cannot run here is left out, with words.";
 
 const MEMORY: &[Column] = &[
     column("slab KiB", "slab_kib_per_stream", 3),
@@ -79,7 +79,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
 }
 
 fn scenarios(streams: usize, idle_streams: usize, quick: bool) -> Vec<Scenario> {
-    // Streams of unlike lengths: with equal ones all would end, and begin again, together.
+    // Streams of different lengths: equal ones would all end, and begin again, together.
     let (tokens, vary) = if quick { (30, 20) } else { (100, 50) };
     let paced = |name, title: &str, pace| Scenario {
         name,
@@ -108,7 +108,7 @@ fn scenarios(streams: usize, idle_streams: usize, quick: bool) -> Vec<Scenario> 
     ]
 }
 
-/// A relay that cannot be had here is left out with words; a name that does not exist is a mistake.
+/// A relay that cannot be had here is left out, with words; a name that does not exist is a mistake.
 fn chosen_relays(args: &Args, report: &mut Report) -> Result<Vec<String>, String> {
     let mut named = args.list("relays");
     if named.is_empty() {
@@ -127,7 +127,7 @@ fn chosen_relays(args: &Args, report: &mut Report) -> Result<Vec<String>, String
     Ok(present)
 }
 
-/// In a process of its own: some runtimes panic where the machine does not let them run.
+/// Runs in a process of its own: some runtimes panic if the machine does not let them run.
 fn can_run(relay: &str) -> Result<(), String> {
     let mut command = own_command(relay)?;
     let output = command.arg("--try").env("RUST_BACKTRACE", "0").output().map_err(|error| error.to_string())?;
@@ -135,7 +135,7 @@ fn can_run(relay: &str) -> Result<(), String> {
         return Ok(());
     }
     let printed = String::from_utf8_lossy(&output.stderr);
-    // Of a panic, what it says is enough; not where, nor how to see more.
+    // Of a panic only what it says is quoted; not where, nor how to see more.
     let told = |line: &&str| !line.is_empty() && !line.starts_with("thread '") && !line.starts_with("note: ");
     let words: Vec<&str> = printed.lines().filter(told).collect();
     Err(if words.is_empty() { output.status.to_string() } else { words.join(" ") })
@@ -148,7 +148,7 @@ fn measure_relay(relay: &str, scenario: &Scenario, setting: &Setting) -> Result<
         command.args(["--listen", &listen.to_string(), "--upstreams", &format!("{first},{second}")]);
         Ok(command)
     });
-    // It has been quoted where something failed; a leftover in the temporary directory harms nobody.
+    // It was quoted if something failed; a leftover in the temporary directory harms nobody.
     let _ = std::fs::remove_file(&log);
     result
 }

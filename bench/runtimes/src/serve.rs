@@ -1,5 +1,5 @@
-//! The relay on an async runtime: one task a client, the same code for every runtime. A runtime says
-//! only how its sockets connect, receive and send.
+//! The relay on an async runtime: one task a client, the same code for every runtime. A runtime only says how its
+//! sockets connect, receive and send.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -11,12 +11,12 @@ use crate::exchange::{Reply, Request};
 
 /// A TCP connection of a runtime, without delay.
 pub trait Stream: Sized + 'static {
-    /// Bytes received: in a buffer of their own, or leased from the runtime's pool.
+    /// Received bytes: in a buffer of their own, or leased from the runtime's pool.
     type Bytes: Deref<Target = [u8]>;
 
     async fn connect(address: SocketAddr) -> io::Result<Self>;
 
-    /// What came; `None` when the peer sends no more.
+    /// Receives; `None` when the peer sends no more.
     async fn receive(&mut self) -> io::Result<Option<Self::Bytes>>;
 
     /// Sends all of what another stream received.
@@ -38,7 +38,7 @@ pub trait Stream: Sized + 'static {
     }
 }
 
-/// The engines and the connections kept to each.
+/// The engines, and the connections kept to each.
 pub struct Upstreams<S> {
     ports: [u16; 2],
     idle: RefCell<[Vec<S>; 2]>,
@@ -78,7 +78,7 @@ async fn exchanges<S: Stream>(mut client: S, upstreams: &Upstreams<S>) -> io::Re
     loop {
         let Some(bytes) = client.receive().await? else { return Ok(()) };
         let whole = request.push(&bytes)?;
-        // Given back before anything is waited for.
+        // The buffer goes back before anything is waited for.
         drop(bytes);
         if whole {
             let (engine, mut upstream) = upstreams.take().await?;

@@ -1,4 +1,4 @@
-//! All clients on one thread: their connections, what each is to send and read, when it leaves.
+//! All clients on one thread: their connections, what each sends and reads, and when it leaves.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,11 +11,11 @@ use peers::net::{self, Poller};
 
 use crate::exchange::{Cause, Exchange, Failure, Kind, Leave};
 
-/// Source addresses in turn: each has ports of its own.
+/// Number of source addresses, used in turn: each has ports of its own.
 const SOURCES: u8 = 16;
 /// A reply that is not whole after this long has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What a slow reader takes at a time, and how often.
+/// Bytes that a slow reader takes at a time, and how often it does.
 const SIP_BYTES: usize = 24 << 10;
 const SIP_EVERY: Duration = Duration::from_millis(100);
 
@@ -27,7 +27,7 @@ struct Connection {
     served: u32,
 }
 
-/// What a whole reply tells.
+/// The figures of a whole reply.
 pub struct Done {
     pub kind: Kind,
     pub took: Duration,
@@ -41,10 +41,10 @@ pub struct Crowd {
     vacant: Vec<usize>,
     /// Kept connections without a request.
     idle: Vec<(usize, u64)>,
-    /// When slow readers read, and when clients that vanish do.
+    /// When slow readers read, and when vanishing clients leave.
     alarms: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     generation: u64,
-    /// Requests that are not answered whole yet.
+    /// Requests without a whole answer yet.
     pub in_flight: usize,
     scratch: Vec<u8>,
     pub done: Vec<Done>,
@@ -74,14 +74,14 @@ impl Crowd {
         })
     }
 
-    /// Sends it, on a kept connection if there is one and it may.
+    /// Sends a request, on a kept connection if there is one and its kind allows it.
     pub fn begin(&mut self, exchange: Exchange) {
         let fresh = !matches!(exchange.kind, Kind::Short | Kind::Stream | Kind::Prompt);
         let slot = loop {
             let kept = if fresh { None } else { self.idle.pop() };
             match kept {
                 Some((slot, generation)) if self.is(slot, generation) => break slot,
-                // It was closed meanwhile, as a front may between two requests.
+                // The kept connection was closed meanwhile, as a front may do between two requests.
                 Some(_) => {}
                 None => match self.open(exchange.kind == Kind::Slow) {
                     Ok(slot) => break slot,
@@ -141,7 +141,7 @@ impl Crowd {
         }
     }
 
-    /// Leaves: one half of them by FIN, the other by RST.
+    /// Leaves: half of the clients by FIN, the others by RST.
     fn leave(&mut self, slot: usize) {
         if let Some(connection) = self.close(slot) {
             if connection.generation % 2 == 0 {
@@ -173,7 +173,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until `end` at most, and moves all that are ready.
+    /// Waits until `end` at most, and moves all exchanges that are ready.
     pub fn turn(&mut self, end: Instant) -> std::io::Result<()> {
         let next = self.alarms.peek().map_or(end, |Reverse((at, ..))| end.min(*at));
         let timeout = next.saturating_duration_since(Instant::now());
@@ -278,7 +278,7 @@ impl Crowd {
         }
     }
 
-    /// Fails what has waited for too long, and forgets kept connections that have gone.
+    /// Fails exchanges that have waited too long, and forgets kept connections that have gone.
     pub fn look_for_late(&mut self) {
         let late = |connection: &&Connection| {
             connection.exchange.as_ref().is_some_and(|exchange| exchange.started.elapsed() > PATIENCE)
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::exchange::Book;
 
-    /// What comes of a client that vanishes like this, before a front that reads a little, says this and goes.
+    /// How it ends for a client that vanishes like this, before a front that reads a little, says this and closes.
     fn cut_behind(leave: fn(&Exchange) -> Leave, said: &str) -> Crowd {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let SocketAddr::V4(target) = listener.local_addr().expect("its address") else { panic!("no IPv4") };
@@ -319,7 +319,7 @@ mod tests {
         assert!(front.read(&mut [0; 4 << 10]).expect("a request") > 0);
         front.write_all(said.as_bytes()).expect("a reply");
         net::reset_on_close(&front);
-        // Behind what it said, and not instead of it.
+        // After what it said, and not instead of it.
         crowd.turn(Instant::now() + step).expect("a turn");
         drop(front);
         while crowd.in_flight > 0 && Instant::now() < end {

@@ -6,10 +6,10 @@ use peers::content::{self, Pace, Request};
 use peers::http;
 use peers::verify::Expected;
 
-/// What clients do.
+/// What a client does in one exchange.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// 1 KB and its reply, on a kept connection.
+    /// A request of 1 KB and its reply, on a kept connection.
     Short,
     /// The same on a connection of its own.
     Fresh,
@@ -23,7 +23,7 @@ pub enum Kind {
     Speech,
     /// A long reply, read a few KB at a time.
     Slow,
-    /// Leaves in the middle.
+    /// The client leaves in the middle.
     Vanishing,
 }
 
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Where a client that vanishes does so.
+/// When a client that vanishes does so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leave {
     /// After so many bytes of its request, and a while.
@@ -59,15 +59,15 @@ pub struct Exchange {
     pub bytes: Vec<u8>,
     pub sent: usize,
     pub expected: Expected,
-    /// When it was due, sent or not.
+    /// When the request was due, whether sent then or not.
     pub started: Instant,
     pub first_event: Option<Instant>,
-    /// The engine that its reply comes from, once its head is here.
+    /// Port of the engine that the reply comes from, once its head has come.
     pub engine: Option<u16>,
     pub leave: Option<Leave>,
     pub head_seen: bool,
     pub closes: bool,
-    /// Not 200: its head and what follows it.
+    /// The reply's status, if it is not 200, and what follows its head.
     pub refusal: Option<(u16, Vec<u8>)>,
 }
 
@@ -96,7 +96,7 @@ impl Exchange {
         }
     }
 
-    /// Takes a piece of the reply's body; answers how many events it completed.
+    /// Takes a piece of the reply's body; returns how many events it completed.
     pub fn body(&mut self, piece: &[u8]) -> Result<u64, Cause> {
         if let Some((_, words)) = &mut self.refusal {
             words.extend_from_slice(piece.get(..piece.len().min(400)).unwrap_or_default());
@@ -132,11 +132,11 @@ pub enum Cause {
     Told(String),
     /// The connection ended within the reply.
     Cut(String),
-    /// The connection ended, or there was none, before any byte of the reply.
+    /// The connection ended, or could not be made, before any byte of the reply.
     NoReply(String),
-    /// Nothing for too long.
+    /// Nothing came for too long.
     Late,
-    /// Bytes that the engine did not send. Never explained.
+    /// Bytes came that the engine did not send. No fault explains that.
     Wrong(String),
 }
 
@@ -152,7 +152,7 @@ impl Cause {
         }
     }
 
-    /// What was seen.
+    /// What was seen of the failure, in words.
     pub fn words(&self) -> &str {
         match self {
             Cause::Refused(_, words)
@@ -172,7 +172,7 @@ pub struct Failure {
     pub engine: Option<u16>,
     pub started: Instant,
     pub at: Instant,
-    /// Requests that its connection had served before.
+    /// Requests that the connection had served before.
     pub served: u32,
 }
 
@@ -187,9 +187,9 @@ pub struct Book {
     prompts: Vec<Request>,
 }
 
-/// Conversations that go on: each has its own beginning, hence its own home.
+/// Conversations that go on: each has its own beginning, and so its own home.
 const CONVERSATIONS: u64 = 64;
-/// Where a first user message begins.
+/// Bytes before a first user message.
 const FIRST_WORDS: &[u8] = b"\"role\":\"user\",\"content\":\"";
 const PROMPT_BYTES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
@@ -254,7 +254,8 @@ impl Book {
         }
     }
 
-    /// Before the end of the head, with the whole request sent, in the stream, with half a body.
+    /// Draws when a client leaves: before the end of the head, with the whole request sent, in the stream, or with half
+    /// a body.
     fn leave(&mut self, how: u64, length: usize, tokens: u32) -> Leave {
         let wait = Duration::from_millis(self.random(300));
         match how {

@@ -1,4 +1,4 @@
-//! What befalls the fleet and the front, when, and which failures that explains.
+//! The faults of the fleet and the front, when they strike, and which failures they explain.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,25 +16,25 @@ pub enum Fault {
     Kill(usize),
     /// SIGSTOP; SIGCONT after 4 s.
     Stop(usize),
-    /// SIGTERM; it ends as vLLM does, and is started again 5 s later.
+    /// SIGTERM; the engine ends as vLLM does, and is started again 5 s later.
     Drain(usize),
-    /// SIGHUP behind another file.
+    /// SIGHUP after another configuration was written.
     Reload(Setup),
-    /// The same by `POST /reload`.
+    /// The same, by `POST /reload`.
     Ask(Setup),
-    /// SIGHUP behind a file that is wrong.
+    /// SIGHUP after a wrong configuration was written.
     Wrong,
-    /// SIGUSR2 behind another file.
+    /// SIGUSR2 after another configuration was written.
     Upgrade(Setup),
     /// So many connections at once.
     Burst(usize),
 }
 
-/// What of the front's configuration changes.
+/// The parts of the front's configuration that change.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub shards: usize,
-    /// Engines that it knows.
+    /// Places of the engines that it knows.
     pub places: Vec<usize>,
     pub policy: &'static str,
     pub limits: &'static str,
@@ -52,26 +52,26 @@ impl Setup {
 
 const RESTART_AFTER: Duration = Duration::from_secs(5);
 const CONTINUE_AFTER: Duration = Duration::from_secs(4);
-/// From a fault to what it causes, and the time a signal takes to be acted on.
+/// From a fault to its effect, and the time until a signal is acted on.
 const SOON: Duration = Duration::from_millis(250);
-/// A failure is seen this long after its fault at most; a slow reader sees it when it has read up to there.
+/// Longest time from a fault to a failure; a slow reader sees the failure when it has read up to it.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
 const SLOW_SEEN_WITHIN: Duration = Duration::from_secs(100);
-/// What the front is waited for.
+/// Longest waits for the front.
 const HEIR_MAX: Duration = Duration::from_secs(60);
 const RELOAD_MAX: Duration = Duration::from_secs(15);
-/// More failures than these are not one fault's doing.
+/// More failures than these cannot come of one fault.
 const KILLED_MAX: u32 = 200;
 const DRAINED_MAX: u32 = 60;
 
 enum Later {
     Restart(usize),
     Continue(usize),
-    /// Once it has ended.
+    /// Waits until the engine has ended.
     AfterDrain(usize),
-    /// An heir of this process, until then.
+    /// Waits for the heir of this process.
     Heir(u32),
-    /// More lines of its log with these words than there were.
+    /// Waits for more log lines with these words than there were.
     Said(&'static str, usize, Setup),
 }
 
@@ -95,7 +95,7 @@ pub struct Faults {
     later: Vec<(Instant, Later)>,
     windows: Vec<Window>,
     began: Instant,
-    /// What the front has now, or is about to.
+    /// Configuration that the front has, or is about to have.
     setup: Setup,
     pub done: BTreeMap<&'static str, u32>,
     pub errors: Vec<String>,
@@ -114,7 +114,7 @@ impl Faults {
         }
     }
 
-    /// Nothing is to come and nothing under way.
+    /// Whether no fault is to come and none is under way.
     pub fn over(&self) -> bool {
         self.plan.is_empty() && self.later.is_empty()
     }
@@ -129,7 +129,7 @@ impl Faults {
         self.errors.push(words);
     }
 
-    /// What is due now.
+    /// Strikes and follows what is due now.
     pub fn tick(&mut self, front: &Front, fleet: &mut Fleet, load: &Load) {
         let now = Instant::now();
         // One change of the front at a time: the next waits until this one is taken.
@@ -224,7 +224,7 @@ impl Faults {
         port
     }
 
-    /// What comes behind a fault; answers it again while it is to be waited for.
+    /// Does what follows a fault; returns it if it has to be waited for.
     fn follow(
         &mut self,
         at: Instant,
@@ -234,7 +234,7 @@ impl Faults {
         now: Instant,
     ) -> Result<Option<(Instant, Later)>, String> {
         match later {
-            // In a short run it may be back already, behind the fault before.
+            // In a short run the engine may be back already, after the fault before.
             Later::Restart(place) if at <= now && !fleet.engines[place].ended() => {}
             Later::Restart(place) if at <= now => {
                 fleet.engines[place].restart()?;
@@ -265,7 +265,7 @@ impl Faults {
         Ok(None)
     }
 
-    /// The fault that explains a failure.
+    /// Returns the fault that explains a failure.
     pub fn explain(&mut self, failure: &Failure) -> Option<&'static str> {
         let seen_within = if failure.kind == Kind::Slow { SLOW_SEEN_WITHIN } else { SEEN_WITHIN };
         let window = self.windows.iter_mut().rev().find(|window| {
@@ -281,7 +281,7 @@ impl Faults {
                     let says_so =
                         matches!(&failure.cause, Cause::Refused(500, words) if words.contains("cannot schedule"));
                     let in_time = failure.at >= window.from && window.until.is_none_or(|end| failure.at <= end + SOON);
-                    // What was on its way to it when it ended.
+                    // Requests that were on their way to the engine when it ended.
                     let at_the_end = window.until.is_some_and(|end| failure.at + SOON >= end && was_there(end));
                     of_it && says_so && in_time || unanswered && at_the_end
                 }

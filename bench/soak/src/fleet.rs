@@ -1,4 +1,4 @@
-//! Engines, each a process of its own on a port that it keeps, and what may befall them.
+//! Engines, each a process of its own on a port that it keeps, and what is done to them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// SIGKILL, and gone.
+    /// Ends it by SIGKILL.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         if let Some(mut running) = self.running.take() {
@@ -67,7 +67,7 @@ impl Fleet {
         Ok(Fleet { engines })
     }
 
-    /// Tables of a configuration for these of them.
+    /// Tables of a configuration for the engines in these places.
     pub fn upstreams(&self, places: &[usize]) -> String {
         let urls = places.iter().map(|place| {
             let port = self.engines[*place].port;

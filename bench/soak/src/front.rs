@@ -1,4 +1,4 @@
-//! The front: the process that serves, those whose place it took, its configuration, its log and its metrics.
+//! The front: the process that serves, its predecessors, its configuration, its log and its metrics.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -12,9 +12,9 @@ use rustix::process::Signal;
 use crate::proc;
 
 pub struct Front {
-    /// Held for its pid; how it ends is asked of the kernel, as with its heirs.
+    /// Held for its pid; the kernel is asked how it ended, as with its heirs.
     _first: Child,
-    /// All that live, the one that serves last.
+    /// Pids of all living processes; the last one serves.
     pids: Arc<Mutex<Vec<u32>>>,
     said: Arc<Mutex<Vec<String>>>,
     config: PathBuf,
@@ -23,13 +23,13 @@ pub struct Front {
 }
 
 impl Front {
-    /// `dir` takes its configuration and its log.
+    /// Starts a front; its configuration and its log go to `dir`.
     pub fn start(driver: &str, config: &str, dir: &Path) -> Result<Front, String> {
         let path = dir.join("warmfront.toml");
         fs::write(&path, config).map_err(|error| error.to_string())?;
         let (pids, said) = (Arc::<Mutex<Vec<u32>>>::default(), Arc::<Mutex<Vec<String>>>::default());
         let (their_pids, their_said) = (Arc::clone(&pids), Arc::clone(&said));
-        // A line that names an heir names the process that serves from then on.
+        // A log line that names an heir names the process that serves from then on.
         let heard = move |line: &str| {
             if let Some(heir) = line.split_once(" heir=").and_then(|(_, id)| id.trim().parse().ok()) {
                 lock(&their_pids).push(heir);
@@ -37,12 +37,12 @@ impl Front {
             lock(&their_said).push(line.to_owned());
         };
         let Started { child, address, admin } = warmfront::start(driver, &path, &dir.join("front.log"), heard)?;
-        // There is no heir before it is asked to make one. From here on its processes end with the value.
+        // There is no heir before one is asked for. From here on the front's processes end with this value.
         lock(&pids).push(child.id());
         Ok(Front { _first: child, pids, said, config: path, address, admin })
     }
 
-    /// Another configuration in its file.
+    /// Writes another configuration to its file.
     pub fn write(&self, config: &str) -> Result<(), String> {
         fs::write(&self.config, config).map_err(|error| error.to_string())
     }
@@ -56,7 +56,7 @@ impl Front {
         self.pids().last().copied().unwrap_or(0)
     }
 
-    /// Those that finish what they have.
+    /// Pids of the processes that finish what they have.
     pub fn predecessors(&self) -> Vec<u32> {
         let mut pids = self.pids();
         pids.pop();
@@ -67,7 +67,7 @@ impl Front {
         proc::signal(self.serving(), signal);
     }
 
-    /// Forgets those that have ended; answers each with its exit status, where it is known.
+    /// Forgets processes that have ended; returns each with its exit status, if that is known.
     pub fn ended(&self) -> Vec<(u32, Option<i32>)> {
         let ended: Vec<_> = self.pids().into_iter().filter_map(|pid| Some((pid, proc::ended(pid)?))).collect();
         let mut pids = lock(&self.pids);
@@ -75,13 +75,13 @@ impl Front {
         ended
     }
 
-    /// Lines of its log so far.
+    /// Counts the log lines so far that contain `words`.
     pub fn said(&self, words: &str) -> usize {
         let said = lock(&self.said);
         said.iter().filter(|line| line.contains(words)).count()
     }
 
-    /// The lines that no run should have, but for the configurations that are meant to be refused.
+    /// Log lines that no run should have; refusals of the configurations that are wrong on purpose are none.
     pub fn complaints(&self) -> Vec<String> {
         warmfront::complaints(lock(&self.said).iter().map(String::as_str), Some("configuration not taken"))
     }
@@ -90,7 +90,7 @@ impl Front {
         self.admin.metrics()
     }
 
-    /// `POST /reload`, whole answer.
+    /// Sends `POST /reload`; returns the whole answer.
     pub fn reload(&self) -> Result<String, String> {
         self.admin.ask("POST", "/reload")
     }

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use crate::crowd::Crowd;
 use crate::exchange::{Book, Failure, Kind};
 
-/// How often what was counted is told.
+/// How often counts are handed over.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// Requests that are under way at once; what is due beyond them waits, and its waiting counts.
+/// Most requests under way at once; requests due beyond them wait, and their wait counts.
 const IN_FLIGHT_MAX: usize = 1000;
 /// Connections of a burst that are opened in one turn.
 const BURST_AT_ONCE: usize = 50;
 
-/// A second's requests of each kind, and how long streams are.
+/// Requests of each kind a second, and how long streams are.
 #[derive(Clone, Debug)]
 pub struct Rates {
     pub per_second: Vec<(Kind, f64)>,
     pub tokens: (u32, u32),
 }
 
-/// What clients saw since it was last asked for.
+/// What clients saw since this was last asked for.
 #[derive(Default)]
 pub struct Tally {
     pub done: BTreeMap<Kind, u64>,
-    /// Microseconds.
+    /// Latencies in microseconds.
     pub short: Vec<u32>,
     pub first_token: Vec<u32>,
     pub failures: Vec<Failure>,
@@ -68,7 +68,7 @@ impl Shared {
     }
 }
 
-/// The thread that is all clients.
+/// The thread that has all clients.
 pub struct Load {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), String>>>,
@@ -86,12 +86,12 @@ impl Load {
         std::mem::take(&mut *self.shared.tally())
     }
 
-    /// So many connections at once, a request on each.
+    /// Opens `connections` at once, with a request on each.
     pub fn burst(&self, connections: usize) {
         self.shared.burst.fetch_add(connections, Ordering::Relaxed);
     }
 
-    /// Whether its thread has ended, which it does not before it is told to.
+    /// Whether its thread has ended, which it must not before it is told to.
     pub fn ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -1,5 +1,5 @@
-//! A front for half an hour: bounded load, faults on a schedule, every reply verified whole, every failure explained by a
-//! fault or an error of the run. `run.sh` builds and starts `soak run`.
+//! A front for half an hour: bounded load, faults on a schedule, every reply verified whole. Each failure is explained
+//! by a fault, or is an error of the run. `run.sh` builds and starts `soak run`.
 
 mod crowd;
 mod exchange;

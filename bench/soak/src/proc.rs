@@ -1,4 +1,4 @@
-//! A process as `/proc` shows it, and how processes that are not of our own starting end.
+//! A process as `/proc` shows it, and how processes end that this one did not start.
 
 use std::fs;
 
@@ -7,14 +7,14 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
     pub rss_kib: u64,
-    /// All but pipes.
+    /// Open descriptors without pipes.
     pub descriptors: usize,
-    /// Their ends: shards keep some for splicing.
+    /// Open ends of pipes: shards keep some for splicing.
     pub pipe_ends: usize,
     pub threads: usize,
 }
 
-/// One process alone: an heir is a child of the one whose place it takes, until that one ends.
+/// Looks at one process alone: an heir is a child of the process whose place it takes, until that one ends.
 pub fn look(pid: u32) -> Seen {
     let open = fs::read_dir(format!("/proc/{pid}/fd"));
     let open = open
@@ -29,7 +29,7 @@ pub fn look(pid: u32) -> Seen {
     Seen { rss_kib: rss.unwrap_or(0), descriptors: open.len() - pipe_ends, pipe_ends, threads }
 }
 
-/// Nanoseconds of CPU of its threads that live.
+/// Nanoseconds of CPU of its living threads.
 pub fn run_ns(pid: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     let times = tasks.flatten().filter_map(|task| {
@@ -45,7 +45,7 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// How it ended, if it has: an exit status, or none where another process learnt it.
+/// How it ended, if it has: its exit status, or `None` inside if another process learnt it.
 pub fn ended(pid: u32) -> Option<Option<i32>> {
     let id = Pid::from_raw(pid as i32)?;
     match waitpid(Some(id), WaitOptions::NOHANG) {
@@ -55,7 +55,7 @@ pub fn ended(pid: u32) -> Option<Option<i32>> {
         Err(_) => {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            // One that ended while its parent lives waits for that one to end; then it is ours to ask.
+            // A process that ended while its parent lives remains until the parent ends; then it is ours to ask.
             state.is_empty().then_some(None)
         }
     }

@@ -1,4 +1,4 @@
-//! What was seen over time: a row a minute, the memory between, and whether it grows.
+//! What was seen over time: a row a minute, the memory in between, and whether it grows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use crate::front::Front;
 use crate::load::Tally;
 use crate::proc::{self, Seen};
 
-/// Details of failures that are kept.
+/// Most failures whose details are kept.
 const DETAILS_MAX: usize = 30;
-/// The part of the longest process's life that is left out at its begin: memory that the most connections at once took is
-/// kept for the next, so what grows without end is seen only behind that.
+/// The part of the longest process's life that is left out at its beginning: the memory that the most connections at
+/// once took is kept for later ones, so what grows without end is seen only after that.
 const WARMING: f64 = 0.5;
 
-/// A steady part shorter than this says nothing about growth: the allocator takes and gives back a MiB at a time, which in
-/// eight minutes was the median.
+/// A steady part shorter than this says nothing about growth: the allocator takes and gives back a MiB at a time, which
+/// in eight minutes was the median.
 const JUDGED_FROM: Duration = Duration::from_secs(720);
-/// KiB for a million requests: more than a few bytes each are a leak.
+/// KiB for a million requests: more than a few bytes for each are a leak.
 const KIB_PER_MILLION_MAX: f64 = 4096.0;
-/// What crowds of a thousand may leave in all: some KiB for each connection.
+/// KiB that crowds of a thousand may leave in all: some KiB for each connection.
 const GROWN_KIB_MAX: u64 = 16 << 10;
 
 /// One look at the front.
@@ -68,7 +68,7 @@ pub struct Record {
     now_explained: u64,
     now_unexplained: u64,
     cpu: BTreeMap<u32, u64>,
-    /// Since the last row.
+    /// CPU since the last row.
     front_ns: u64,
     all_ns: u64,
     row_began: Instant,
@@ -126,7 +126,7 @@ impl Record {
         self.now.add(tally);
     }
 
-    /// Looks at the front's processes and, where they can be had, at its metrics.
+    /// Looks at the front's processes and, if they can be had, at its metrics.
     pub fn look(&mut self, front: &Front) {
         let pid = front.serving();
         let seen = proc::look(pid);
@@ -141,7 +141,7 @@ impl Record {
             requests: self.total.requests() + self.now.requests(),
             ..Look::default()
         };
-        // One that is being asked while it hands its admin listener on may not answer to the end.
+        // A process that is asked while it hands its admin listener on may not answer to the end.
         let metrics = (0..3).map(|_| front.metrics()).find(Result::is_ok).unwrap_or_else(|| front.metrics());
         match metrics {
             Ok(metrics) => {
@@ -162,7 +162,7 @@ impl Record {
         self.looks.push(look);
     }
 
-    /// Adds what processes have used since the last time: those of the front, and all of this run.
+    /// Adds the CPU that processes have used since the last time: the front's, and those of this whole run.
     fn spend(&mut self, front: &Front) {
         let fronts: Vec<u32> = front.predecessors().into_iter().chain([front.serving()]).collect();
         for pid in tree(std::process::id()) {
@@ -175,7 +175,7 @@ impl Record {
         }
     }
 
-    /// Whether so many short requests and streams are whole.
+    /// Whether at least so many short requests and streams came back whole.
     pub fn has(&self, (short, streams): (u64, u64)) -> bool {
         let whole = |kinds: &[Kind]| {
             let of = |tally: &Tally| kinds.iter().filter_map(|kind| tally.done.get(kind)).sum::<u64>();
@@ -206,7 +206,7 @@ impl Record {
         row
     }
 
-    /// The steady part: of the process that served longest, the later half.
+    /// The steady part: the later half of the process that served longest.
     pub fn steady(&self) -> Vec<Look> {
         let lives = self.looks.iter().fold(BTreeMap::<u32, Vec<Look>>::new(), |mut lives, look| {
             lives.entry(look.pid).or_default().push(*look);
@@ -218,8 +218,8 @@ impl Record {
     }
 }
 
-/// Of the steady part: how long it was, and how memory grew in the median of its minutes. What grows with each request
-/// or with time grows in every minute; a crowd leaves the allocator, once, with what it had at the most.
+/// How long the steady part was, and how memory grew in the median of its minutes. A leak for each request or with time
+/// grows in every minute; a crowd leaves in the allocator, once, what it had at the most.
 pub struct Growth {
     pub lasted: Duration,
     pub requests: u64,
@@ -256,12 +256,12 @@ impl Growth {
 }
 
 impl Growth {
-    /// How long a steady part must last that tells growth, where this one is shorter.
+    /// How long a steady part must last to tell growth, if this one is shorter.
     pub fn too_short_for(&self) -> Option<Duration> {
         (self.lasted < JUDGED_FROM).then_some(JUDGED_FROM)
     }
 
-    /// Whether the memory grew more than it may, in words.
+    /// Says in words if the memory grew more than it may.
     pub fn fault(&self) -> Option<String> {
         if self.too_short_for().is_some() {
             None
@@ -280,7 +280,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied().filter(|value| value.is_finite())
 }
 
-/// Milliseconds at 50, 99 and 99.9 percent, of microseconds.
+/// Milliseconds at 50, 99 and 99.9 percent, from microseconds.
 pub fn percentiles(us: &mut [u32]) -> [f64; 3] {
     us.sort_unstable();
     [0.5, 0.99, 0.999].map(|share| us.get((us.len() as f64 * share) as usize).map_or(0.0, |us| f64::from(*us) / 1e3))

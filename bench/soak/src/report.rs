@@ -71,7 +71,7 @@ pub fn row(row: &Row) {
     );
 }
 
-/// Totals, and how the memory grew where that is judged.
+/// Totals, and how the memory grew if that is judged.
 pub fn end(record: &Record, faults: &Faults, judges_growth: bool) {
     let by_kind: Vec<String> =
         Kind::ALL.iter().filter_map(|kind| Some(format!("{} {}", record.total.done.get(kind)?, kind.name()))).collect();
@@ -107,7 +107,7 @@ pub fn end(record: &Record, faults: &Faults, judges_growth: bool) {
     plot("p99 ms", record.rows.iter().map(|row| row.short_ms[1]).collect());
 }
 
-/// Of the process that served longest.
+/// Growth of the process that served longest.
 fn grown(growth: Option<Growth>) {
     let Some(growth) = growth else {
         return println!("memory: not judged, no process was looked at often enough");

@@ -20,16 +20,16 @@ bench/soak/run.sh [--minutes 30] [--driver auto|epoll|uring]   load and faults
 bench/soak/run.sh --upgrades [--seconds 120]                   20 reloads and 5 upgrades under load, no other faults
   --json FILE     rows, memory and totals for programs (default target/soak/soak-DRIVER.json)
   --rate X        the load, times X (1)
-Every reply is compared byte by byte with the one its request calls for. Exit status 1 where a request failed that no
-injected fault explains, where the front's memory grows, or where anything is left behind at the end. Memory is judged where one
-process served long enough, which it says (24 minutes, of which the later half count); not in --upgrades.";
+Every reply is compared byte by byte with the one its request calls for. Exit status 1 if a request failed that no
+injected fault explains, if the front's memory grows, or if anything is left behind at the end. Memory is judged if one
+process served for 24 minutes, of which the later half counts; the run says whether it was. Not in --upgrades.";
 
 const ENGINES: usize = 5;
-/// How long everything may take to be as it was.
+/// Longest wait until everything is as it was at the start.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// Descriptors more than at the start: a probe or a scrape that is under way.
+/// Descriptors that may be open beyond the start's: a probe or a scrape may be under way.
 const DESCRIPTORS_MORE: usize = 4;
-/// Ends of pipes more: each of two shards keeps eight pipes that it has spliced through.
+/// Ends of pipes that may be open beyond the start's: each of two shards keeps eight pipes that it has spliced through.
 const PIPE_ENDS_MORE: usize = 2 * 8 * 2;
 const GLANCE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -40,11 +40,11 @@ pub struct Mode {
     pub rates: Rates,
     pub plan: Vec<(Duration, crate::faults::Fault)>,
     pub setup: Setup,
-    /// At least so long.
+    /// Shortest run.
     pub lasts: Duration,
-    /// At least so many short requests and streams.
+    /// Fewest short requests and streams.
     pub at_least: (u64, u64),
-    /// Whether memory that grows is an error.
+    /// Whether growing memory is an error.
     pub judges_growth: bool,
 }
 
@@ -52,7 +52,7 @@ pub fn main(words: &[String]) -> Result<(), String> {
     let args = Args::parse(words, &["minutes", "seconds", "driver", "json", "rate"], &["upgrades"], HELP)?;
     net::note_interrupts();
     net::raise_descriptors(65_536);
-    // Heirs become children of this process when the one that started them ends.
+    // Heirs become children of this process when the process that started them ends.
     set_child_subreaper(Some(getpid())).map_err(|error| error.to_string())?;
     let driver = args.text("driver").unwrap_or("auto");
     let rate = args.get("rate", 1.0)?;
@@ -128,7 +128,7 @@ fn run(mode: Mode, driver: &str, dir: &Path, record: &mut Record) -> Result<Faul
     Ok(faults)
 }
 
-/// Waits until every engine is up, and a little longer; what the front holds without load.
+/// Waits until every engine is up, and a little longer; returns what the front holds without load.
 fn calm(front: &Front, engines: usize) -> Result<Look, String> {
     let deadline = Instant::now() + QUIET_MAX;
     loop {
@@ -143,7 +143,7 @@ fn calm(front: &Front, engines: usize) -> Result<Look, String> {
     }
 }
 
-/// Without load everything is as it was before: connections, descriptors, requests in flight; one process.
+/// Without load everything must be as it was before: connections, descriptors, requests in flight; one process.
 fn leave_nothing(front: &Front, start: &Look, record: &mut Record) {
     let began = Instant::now();
     loop {
@@ -186,7 +186,7 @@ fn leave_nothing(front: &Front, start: &Look, record: &mut Record) {
     }
 }
 
-/// SIGTERM, and how it ended.
+/// Ends the front by SIGTERM, and checks how it ended.
 fn stop(front: &Front, record: &mut Record) {
     let pid = front.serving();
     front.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! Twenty reloads and five upgrades under load, and nothing else that could explain a failure: none may fail.
+//! Twenty reloads and five upgrades under load, and nothing else that could explain a failure: no request may fail.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::load::Rates;
 use crate::run::Mode;
 
 const RELOADS: usize = 20;
-/// Shards behind each upgrade: one with fewer, and back.
+/// Shards after each upgrade: one upgrade to fewer, and back.
 const UPGRADES: [usize; 5] = [2, 1, 2, 2, 2];
 const REQUESTS: u64 = 100_000;
 const STREAMS: u64 = 200;

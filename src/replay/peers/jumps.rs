@@ -1,6 +1,6 @@
-//! Consistent hashing with bounded loads by random jumps (arXiv 1908.08762, and Envoy): a key whose home is at its
-//! bound goes to the home of another key, made of itself and of how often it has jumped, and not to the next on the
-//! ring, so that what is too much for one endpoint is not all its neighbour's. Ring, key and bound are those of
+//! Consistent hashing with bounded loads by random jumps (arXiv 1908.08762, and Envoy). A key whose home is at its
+//! bound goes to the home of another key, made of itself and of how often it has jumped, and not to the next endpoint
+//! on the ring: so the surplus of one endpoint does not all go to its neighbour. Ring, key and bound are those of
 //! `prefix-hash`.
 
 use super::best_of;
@@ -11,7 +11,8 @@ use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 use crate::ring::Ring;
 
-/// So many jumps for each engine miss one of equal weight with chance e^-4, and then the least load is as good.
+/// With so many jumps for each engine, all of equal weight, a given one is missed with a chance of e^-4; then the least
+/// load is as good.
 const JUMPS_PER_ENGINE: u64 = 4;
 
 /// See the top of this file.
@@ -24,7 +25,7 @@ pub struct Jumps {
 }
 
 impl Jumps {
-    /// Engines as the product's policies name them, so that the ring is the same.
+    /// Endpoints named as the product's policies name them, so that the ring is the same.
     pub fn new(stage: &Stage<'_>) -> Jumps {
         let (settings, weights) = (Settings::default(), stage.weights.to_vec());
         let names: Vec<String> = (0..weights.len()).map(|engine| format!("engine-{engine}:8000")).collect();
@@ -39,7 +40,7 @@ impl Jumps {
         }
     }
 
-    /// The first home below its bound.
+    /// Returns the first home below its bound.
     fn bounded(&self, key: u64) -> Option<usize> {
         let total = self.in_flight.iter().map(|count| u64::from(*count)).sum();
         let weights = self.weights.iter().map(|weight| u64::from(*weight)).sum();
@@ -85,7 +86,7 @@ mod tests {
         Stage { weights: &[1; 8], blocks: 5_500, block_tokens: 16, fronts: 1, events: DELIVERY, seed: 1 };
     const DELIVERY: Delivery = Delivery { delay_ns: 0, loss_percent: 0.0, replay: true };
 
-    /// Where a prompt that begins so goes.
+    /// Returns where a prompt goes that begins so.
     fn ask<C: Chooser>(trial: &mut Trial<C>, number: u64, opening: u64) -> usize {
         let request = Request { opening: Some(opening), ..prompt(&[(opening, 20)]) };
         let asked = Asked { number, now_ns: 0, request: &request, block_tokens: 16, tenant: 0 };

@@ -1,5 +1,5 @@
-//! Routers that others publish, by their rules and defaults, without their faults of plumbing: all of them count
-//! a request at its choice and release it at its last token, and none loses a counter.
+//! Other routers, by their published rules and defaults, without their faults of implementation: all of them count a
+//! request at its choice and release it at its last token, and none loses a counter.
 
 pub mod jumps;
 pub mod overlap;
@@ -9,7 +9,7 @@ pub mod sticky;
 
 use crate::demo::conversation::Dice;
 
-/// The engine of least cost, at random among ties.
+/// Returns the engine of least cost, at random among ties.
 fn best_of(dice: &mut Dice, count: usize, cost: impl Fn(usize) -> f64) -> usize {
     let (mut best, mut least, mut ties) = (0, f64::INFINITY, 0);
     for engine in 0..count {
@@ -35,7 +35,7 @@ pub(in crate::replay) mod trial {
     use crate::replay::traffic::Request;
     use crate::replay::traffic::chain::Chain;
 
-    /// A policy before idle engines, asked by hand.
+    /// A policy before idle engines, asked request by request.
     pub struct Trial<C> {
         pub chooser: C,
         pub fleet: Fleet,
@@ -49,7 +49,8 @@ pub(in crate::replay) mod trial {
             Trial { chooser, fleet: Fleet::new(&profile, &vec![1; engines], false), now_ns: 0, asked: 0 }
         }
 
-        /// A prompt of these pieces (a number and a length in tokens): its number, and to which engine it goes.
+        /// Places a prompt of these pieces (each a number and a length in tokens); returns the request's number and its
+        /// engine.
         pub fn ask(&mut self, pieces: &[(u64, u32)]) -> (u64, usize) {
             let (number, placed) = self.place(pieces);
             (number, placed.engine)

@@ -1,9 +1,9 @@
 //! Dynamo's KV router with its defaults: the least sum of prefill and decode blocks wins (overlap credit 1,
 //! temperature 0), at random among ties.
 //!
-//! Prefill: tokens of prompts sent there that have no first token yet, less what was cached of them, and the
+//! Prefill: the tokens of prompts sent there that have no first token yet, less those that were cached, and the
 //! uncached rest of this prompt, in blocks. Decode: the distinct blocks of all prompts in flight there, this one
-//! included. What an engine has cached it reads from KV events; here they come without any delay.
+//! included. The router reads from KV events what an engine has cached; here these come without any delay.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Active {
     prefill_tokens: u64,
     /// How many requests use each block.
     blocks: ByHash<u32>,
-    /// Last blocks that are not full, one a request.
+    /// Last blocks that are not full, one for each request.
     partial: u64,
 }
 

@@ -5,17 +5,17 @@
 //! `balance_rel`, the least loaded engine is taken. Else the longest prefix in the tree counts: if it is more than the
 //! share `cache` of the prompt, an engine of its last node is taken; if not, the engine with the smallest tree.
 //!
-//! smg (the middle of August 2026): nothing is for the whole fleet. Of a longest prefix that is more than the share
-//! `cache`, the least loaded of up to eight engines of its last node is taken, at random among equals; but if that has
-//! more requests than `balance_rel` times the mean and than `balance_abs` above it, or the prefix is too short, it is
-//! the least load of all, among equals who was sent fewest requests, then the first. Later it compares loads by waits
-//! that it expects from what engines tell every 10 s; that is not simulated.
+//! smg (the middle of August 2026): no rule is for the whole fleet. Of a longest prefix that is more than the share
+//! `cache`, the least loaded of up to eight engines of its last node is taken, at random among equals. If that engine
+//! has more requests than `balance_rel` times the mean and than `balance_abs` above it, or if the prefix is too short,
+//! the least load of all is taken, among equals the engine that was sent fewest requests, then the first. Later
+//! versions compare loads by waits that they expect from what engines tell every 10 s; that is not simulated.
 //!
 //! Every choice is inserted. From time to time the least recently used leaves of engines with too large trees are cut.
 //!
-//! Their trees hold characters; four are one token here. Which of a node's engines is taken SGLang's router leaves to a
-//! hash map's order; here it is the one that used it last. Which of equal loads or trees, it left to the first or to
-//! such an order, and its successors draw since July 2026: here they are drawn.
+//! These routers' trees hold characters; four are one token here. SGLang's router leaves it to a hash map's order which
+//! of a node's engines is taken; here it is the one that used the node last. Which of equal loads or trees is taken, it
+//! left to the first or to such an order, and its successors draw since July 2026: here they are drawn.
 
 use super::best_of;
 use crate::demo::conversation::Dice;
@@ -25,10 +25,10 @@ use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
-/// Engines of one node that smg's match tells of.
+/// Most engines of one node that smg's match tells of.
 const HOLDERS_MAX: usize = 8;
 
-/// Whose rule it is.
+/// Whose rule chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// SGLang's first router's.
@@ -50,7 +50,7 @@ pub struct Thresholds {
     pub evict_seconds: u64,
     /// `--max-tree-size`, in characters of one engine.
     pub tree_chars_max: u64,
-    /// What is done with them.
+    /// The rule that uses these flags.
     pub rule: Rule,
 }
 
@@ -86,10 +86,10 @@ struct Holder {
 pub struct PromptTree {
     thresholds: Thresholds,
     nodes: ByHash<Vec<Holder>>,
-    /// Blocks by engine.
+    /// Blocks of each engine.
     sizes: Vec<u64>,
     load: Vec<u32>,
-    /// Requests ever, by engine.
+    /// Requests ever sent to each engine.
     sent: Vec<u64>,
     dice: Dice,
     clock: u64,
@@ -111,7 +111,7 @@ impl PromptTree {
         }
     }
 
-    /// Blocks of a prompt that are in the tree, and the engines of the last of them.
+    /// Counts a prompt's first blocks that are in the tree, and returns the engines of the last of these.
     fn matched(&self, blocks: &[u64]) -> (usize, &[Holder]) {
         let depth = blocks.iter().take_while(|block| self.nodes.contains_key(block)).count();
         let last = depth.checked_sub(1).and_then(|at| self.nodes.get(blocks.get(at)?));
@@ -132,7 +132,7 @@ impl PromptTree {
         }
     }
 
-    /// Cuts leaves that were not used for longest until every engine's tree is small enough.
+    /// Cuts the least recently used leaves until every engine's tree is small enough.
     fn evict(&mut self, block_tokens: u32) {
         let most = self.thresholds.tree_chars_max / (u64::from(block_tokens) * TOKEN_BYTES as u64);
         for engine in 0..self.sizes.len() {
@@ -147,7 +147,7 @@ impl PromptTree {
                 .flat_map(|(block, holders)| holders.iter().filter(|holder| mine(holder)).map(move |one| (one, block)))
                 .map(|(holder, block)| (holder.used, std::cmp::Reverse(holder.depth), *block))
                 .collect();
-            // A node is used whenever what is below it is: by age, then from the bottom, leaves come first.
+            // A node is used whenever a node below it is: sorted by age, then from the bottom up, leaves come first.
             leaves.sort_unstable();
             for (_, _, block) in leaves.into_iter().take(surplus as usize) {
                 if let Some(holders) = self.nodes.get_mut(&block) {
@@ -161,7 +161,7 @@ impl PromptTree {
         }
     }
 
-    /// By SGLang's rule; `holders` of a prefix that is long enough, or none.
+    /// Chooses by SGLang's rule; `holders` are those of a long enough prefix, or none.
     fn by_fleet(&mut self, holders: &[Holder]) -> usize {
         let (load, sizes, thresholds) = (&self.load, &self.sizes, self.thresholds);
         let most = load.iter().max().copied().unwrap_or(0);
@@ -178,7 +178,7 @@ impl PromptTree {
         }
     }
 
-    /// By smg's rule; the same.
+    /// Chooses by smg's rule, with the same `holders`.
     fn by_request(&mut self, holders: &[Holder]) -> usize {
         let (load, sent, thresholds) = (&self.load, &self.sent, self.thresholds);
         let mean = f64::from(load.iter().sum::<u32>()) / load.len().max(1) as f64;
@@ -187,7 +187,7 @@ impl PromptTree {
         if !holders.is_empty() {
             let holder = at(best_of(&mut self.dice, holders.len(), |place| f64::from(load[at(place)])));
             let load = f64::from(load[holder]);
-            // Where the least loaded has too many, all that hold it have.
+            // If the least loaded holder has too many requests, all holders have.
             if load <= mean * thresholds.balance_rel || load <= mean + f64::from(thresholds.balance_abs) {
                 return holder;
             }
@@ -276,7 +276,7 @@ mod tests {
             ([33, 0, 10], SGLANG, true),
             ([32, 0, 10], SGLANG, false),
             ([300, 260, 270], SGLANG, true), // its factor is next to none
-            ([0, 40, 1], SGLANG, true),      // whoever has more
+            ([0, 40, 1], SGLANG, true),      // the engine that has more
         ] {
             let mut trial = trial(thresholds);
             trial.chooser.insert(prompt(&[(1, 320)]).prompt_blocks(16), 0);
@@ -310,7 +310,7 @@ mod tests {
         };
         assert_eq!(firsts(SGLANG), HashSet::from([0, 1, 2]));
         assert_eq!(firsts(SMG), HashSet::from([0]));
-        // Each ends before the next comes: loads are equal, who was sent fewest is next.
+        // Each ends before the next comes: loads are equal, and the engine that was sent fewest is next.
         let mut trial = trial(SMG);
         let homes: Vec<usize> = (1..7)
             .map(|piece| {

@@ -1,17 +1,17 @@
 //! llm-d's endpoint picker with its default scorers: the greatest weighted sum wins, at random among ties.
 //!
 //! * `prefix-cache-scorer`, weight 3: the share of the prompt's blocks that it believes cached, from what it sent
-//!   where. Blocks are the engine's, but of 64 tokens at least; a last one that is not full counts as well; 131,072
-//!   tokens of a prompt at most are matched. It believes as many of them cached on an engine as that has blocks of its
-//!   own, whose size they may exceed; the least recently used go first.
-//! * `queue-scorer`, weight 2: 1 for the shortest queue, 0 for the longest, all 1 where they are equal.
+//!   where. Blocks are the engine's, but of at least 64 tokens; a last block that is not full counts as well; at most
+//!   131,072 tokens of a prompt are matched. It believes as many of its blocks cached on an engine as the engine has
+//!   blocks of its own, which may be smaller; the least recently used go first.
+//! * `queue-scorer`, weight 2: 1 for the shortest queue, 0 for the longest, 1 for all if they are equal.
 //! * `kv-cache-utilization-scorer`, weight 2: the free share of the KV cache.
 //!
 //! Queue and KV use are those of the last scrape, every 50 ms. It counts no requests of its own, so a burst
 //! between two scrapes sees the same figures.
 //!
-//! So in llm-d-router since June 2026; before, no more than 4,096 tokens were matched. Its guides have changed to other
-//! scorers since July.
+//! This is llm-d-router since June 2026; before, no more than 4,096 tokens were matched. Its guides use other scorers
+//! since July.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ const PREFIX_WEIGHT: f64 = 3.0;
 const QUEUE_WEIGHT: f64 = 2.0;
 const KV_WEIGHT: f64 = 2.0;
 const SCRAPE_NS: u64 = 50_000_000;
-/// Least tokens in one of its blocks.
+/// Fewest tokens in one block of the picker's.
 const BLOCK_TOKENS_MIN: u32 = 64;
 /// Most tokens of a prompt that are matched.
 const MATCH_TOKENS: u32 = 131_072;
@@ -69,8 +69,8 @@ pub struct Scorers {
 }
 
 impl Scorers {
-    /// Nothing believed, nothing scraped. Of `blocks` an engine's cache has as many times as it weighs: it tells how
-    /// many it has, though the weights stay unknown.
+    /// Starts with nothing believed and nothing scraped. An engine's cache has `blocks` times its weight: the engine
+    /// tells how many blocks it has, though the weights stay unknown.
     pub fn new(weights: &[u32], blocks: u32, seed: u64) -> Scorers {
         let engines = weights.len();
         let most = |weight: &u32| blocks.saturating_mul(*weight).max(1) as usize;
@@ -83,13 +83,13 @@ impl Scorers {
     }
 }
 
-/// A prompt in its blocks.
+/// The prompt's blocks of the picker's size, by hash.
 fn blocks(asked: &Asked) -> Vec<u64> {
     let each = BLOCK_TOKENS_MIN.div_ceil(asked.block_tokens.max(1)).max(1);
     let (tokens, in_block) = (asked.request.prompt, each * asked.block_tokens.max(1));
     let prompt = asked.request.prompt_blocks(asked.block_tokens);
     let full = prompt.chunks_exact(each as usize).filter_map(<[u64]>::last).copied();
-    // Prompts of one length that end alike up to their last whole block are taken for the same.
+    // Prompts of equal length with equal whole blocks are taken for the same.
     let rest = (!tokens.is_multiple_of(in_block)).then(|| mix(prompt.last().copied().unwrap_or(0), tokens.into()));
     full.chain(rest).take((MATCH_TOKENS / in_block).max(1) as usize).collect()
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_weighted_sum_decides() {
-        // Of 640 tokens so many are believed on engine 0: prefix 3 x share, queue 2, KV use 2 x free.
+        // Of 640 tokens so many are believed on engine 0. The score is 3 x prefix share + 2 x queue + 2 x free KV.
         for (shared, figures, expected) in [
             (640, [(0, 0.0), (0, 0.0), (0, 0.9)], 0),
             (640, [(5, 0.5), (0, 0.0), (5, 0.9)], 0), // 3 + 0 + 1 against 0 + 2 + 2: a tie is drawn

@@ -1,5 +1,5 @@
-//! Sessions that stay: the first request of one goes to the next engine in turn, all others follow it, whatever
-//! the load. What load balancers with a session cookie do. Requests without a session go in turn.
+//! Sessions that stay: a session's first request goes to the next engine in turn, and all others follow it, whatever
+//! the load, as with load balancers that set a session cookie. Requests without a session go in turn.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::replay::chooser::{Asked, Chooser, Placed, draws};
 use crate::replay::fleet::Fleet;
 use crate::replay::traffic::chain::mix;
 
-/// Where each session went first.
+/// Engine of each session's first request.
 pub struct Sticky {
     homes: HashMap<u64, usize>,
     engines: usize,
@@ -15,7 +15,7 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The seed says with which engine the turns begin.
+    /// The seed says at which engine the turns begin.
     pub fn new(engines: usize, seed: u64) -> Sticky {
         let engines = engines.max(1);
         Sticky { homes: HashMap::new(), engines, turn: mix(seed, draws::STICKY) as usize % engines }

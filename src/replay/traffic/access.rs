@@ -1,22 +1,24 @@
 //! A front's own access log, in JSON: what came, when and how long, and, where the log has `chain`, which prompts
 //! begin alike.
 //!
-//! * The blocks are the chain's stretches of `chain_bytes`, of fronts of several releases the longest of them. How many
-//!   tokens those are, one number for the whole log, comes from the lines that have both; what a front counted itself
-//!   is an estimate already.
-//! * Without `chain` a prompt is nobody else's. Without `prompt_tokens` it is as long as its chain, or its body.
-//! * What lies behind the last link, all of a prompt that is shorter, nobody is seen to share. That is said, and beside
-//!   it what part of their prompts the engines themselves found cached.
-//! * A reply is found with the next turn that brings it back, as far as links of that reach into it: see [`answered`].
-//! * Without `completion_tokens` a reply is as long as its bytes make it; one that was cut, as far as it came.
-//! * What an engine never saw (refused, no endpoint), and what generates nothing, is left out and counted.
-//! * A line that is none of ours is left out and counted as well, since a log ends anywhere; more than one in ten, and
-//!   the first of them is refused.
-//! * Requests of several pools are replayed as if every engine served every model, and that is said; or one pool's are.
-//! * There are no sessions: as in [`super::mooncake`], but a prompt that ends where very many go on (its own message
-//!   is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands for the
-//!   first user message where that made it; where another policy chose it is another key, and each conversation counts
-//!   as one that begins differently.
+//! * The blocks are the chain's stretches of `chain_bytes` (the longest of them, if fronts of several releases wrote
+//!   the log). How many tokens a stretch has is one number for the whole log, which comes from lines that have both; a
+//!   front's own count is an estimate already.
+//! * A prompt without `chain` is nobody else's. Without `prompt_tokens` it is as long as its chain, or its body.
+//! * What follows the last link, all of a shorter prompt, is not seen to be shared. The replay says so, and beside it
+//!   what part of their prompts the engines themselves found cached.
+//! * A reply is found with the next turn that brings it back, as far as links reach into it: see [`answered`].
+//! * Without `completion_tokens` a reply is as long as its bytes make it; a reply that was cut, as far as it came.
+//! * Requests that an engine never saw (refused, no endpoint), and those that generate nothing, are left out and
+//!   counted.
+//! * Lines that are none of ours are left out and counted as well, since a log ends anywhere. If they are more than one
+//!   in ten, the first of them is refused.
+//! * Requests of several pools are replayed as if every engine served every model, and the replay says so; or one
+//!   pool's are.
+//! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many chains go on (its
+//!   own message is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands
+//!   for the first user message if that made it; if another policy chose, the key is another, and each conversation
+//!   counts as one that begins differently.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -30,19 +32,19 @@ use super::lines::{BLOCKS_MAX, Lines, Unusable};
 use super::trace::{Continued, TOKENS_MAX, Trace, everybodys};
 use crate::calendar::of_rfc3339;
 
-/// Bytes of text in a token, where nothing says more.
+/// Bytes of text in a token, if nothing says more.
 const TOKEN_BYTES: u64 = 4;
 /// Bytes of an event, which brings a token: vLLM's have 230 to 270 with a short model name.
 const EVENT_BYTES: u64 = 240;
-/// Bytes of a reply in one piece that are not its text.
+/// Bytes of an unstreamed reply that are not its text.
 const REPLY_BYTES: u64 = 500;
 /// Bytes that the links of a chain stand for, unless a line says so.
 const CHAIN_BYTES: u64 = 2_048;
-/// How a choice by the prefix's key says of itself.
+/// Reasons by which a log says that the prefix's key chose.
 const BY_KEY: [&str; 3] = ["home", "spill", "all_full"];
-/// From so many percent of the prompts' tokens on it is said that they lie behind the last links.
+/// Percent of the prompts' tokens that come after the last links from which on the replay says so.
 const BEHIND_PERCENT: u64 = 5;
-/// One in so many lines may be none of ours.
+/// One line in this many may be none of ours.
 const BROKEN: usize = 10;
 /// Longest log, in microseconds: a month.
 const SPAN_MICROS: u64 = 31 * 86_400_000_000;
@@ -71,38 +73,38 @@ struct Line {
     chain_bytes: Option<u64>,
 }
 
-/// What is not as the log has it.
+/// How the replay differs from the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Requests that are replayed.
     pub requests: usize,
-    /// Those of each pool, whether they are replayed or not.
+    /// Requests of each pool, whether they are replayed or not.
     pub pools: BTreeMap<String, usize>,
-    /// Whether one pool's alone are.
+    /// Whether a single pool was chosen.
     pub chosen: bool,
-    /// Those without a chain.
+    /// Requests without a chain.
     pub alone: usize,
-    /// Those whose chain has no link, since they are shorter.
+    /// Requests whose chain has no link, since they are shorter than one.
     pub short: usize,
     /// Bytes of a link.
     pub link_bytes: u64,
-    /// Of prompts with a chain: their tokens, and those behind the last link.
+    /// Tokens of the prompts with a chain, and of those the ones after the last link.
     pub behind: (u64, u64),
-    /// Those that were not routed by their first user message.
+    /// Requests that were not routed by their first user message.
     pub keyless: usize,
-    /// Those whose engine told what it found cached: how many, their prompt tokens, and of those the cached ones.
+    /// Requests whose engine told what it found cached: how many, their prompt tokens, and the cached ones of these.
     pub told: (usize, u64, u64),
-    /// Those whose reply was counted in bytes.
+    /// Requests whose reply was counted in bytes.
     pub guessed: usize,
     /// Lines of requests that no engine computed, or that generate nothing.
     pub elsewhere: usize,
-    /// Lines that are none of ours, and the first of them in words.
+    /// Lines that are none of ours; below, the first of them in words.
     pub broken: usize,
     first_broken: Option<String>,
 }
 
 impl Account {
-    /// For people; nothing where nothing is to be said.
+    /// Text for people; empty if there is nothing to say.
     pub fn words(&self) -> String {
         let Account { requests, alone, short, link_bytes, keyless, guessed, elsewhere, broken, .. } = self;
         let mut out = String::new();
@@ -135,7 +137,7 @@ impl Account {
             let percent = 100.0 * behind as f64 / tokens as f64;
             let _ = writeln!(
                 out,
-                "{percent:.1} % of prompts' tokens lie behind the last link, of {link_bytes} bytes: who shares them is not \
+                "{percent:.1} % of prompts' tokens lie behind the last link, of {link_bytes} bytes: what they share is not \
                  seen, and hit rates come out lower by up to as much"
             );
         }
@@ -155,10 +157,10 @@ impl Account {
         out
     }
 
-    /// The pools, each with its requests; those that have most.
+    /// Names the pools that have most requests, each with their number.
     fn names(&self) -> String {
         let mut pools: Vec<_> = self.pools.iter().collect();
-        // Stable: equal ones stay by name.
+        // The sort is stable: equal ones stay by name.
         pools.sort_by_key(|(_, requests)| std::cmp::Reverse(**requests));
         let named: Vec<String> =
             pools.iter().take(NAMED_MAX).map(|(pool, requests)| format!("{pool:?} ({requests})")).collect();
@@ -166,7 +168,7 @@ impl Account {
     }
 }
 
-/// One line as far as it matters.
+/// The fields of a line that are used.
 struct Seen {
     micros: u64,
     prompt: Option<u64>,
@@ -174,17 +176,17 @@ struct Seen {
     output: u64,
     body_bytes: u64,
     pool: u64,
-    /// Of its first user message.
+    /// Key of its first user message.
     key: Option<u64>,
-    /// From its beginning to its end.
+    /// Microseconds from its beginning to its end.
     took_micros: u64,
     chain: Option<Vec<u64>>,
-    /// Bytes of one of its links, where its line says so.
+    /// Bytes of one of its links, if its line says so.
     link_bytes: Option<u64>,
 }
 
-/// Reads a log; `block_tokens` is how many tokens a link of a chain stands for, unless the log is to say; `pool` whose
-/// requests are taken, if not all.
+/// Reads a log. `block_tokens`: tokens that a link of a chain stands for; `None`: the log says it. `pool`: the pool
+/// whose requests are taken; `None`: all.
 pub fn read(
     from: impl BufRead,
     name: &str,
@@ -237,7 +239,7 @@ pub fn read(
         _ if seen.is_empty() => return Err(Unusable::Empty { path: name.to_owned() }),
         _ => {}
     }
-    // Lines are written when requests end.
+    // Lines are written when requests end: they are put in order of arrival.
     seen.sort_by_key(|one| one.micros);
     let begins = seen.first().map_or(0, |first| first.micros);
     if seen.last().is_some_and(|last| last.micros - begins > SPAN_MICROS) {
@@ -249,19 +251,20 @@ pub fn read(
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
-/// `None`: nothing to replay. Beside a request its pool's name, and whether its reply was counted in bytes.
+/// Reads a line; `None`: nothing to replay. Beside the request stand its pool's name, and whether its reply was counted
+/// in bytes.
 fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
     let micros = of_rfc3339(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
     let generates = ["chat", "completions", "responses", "messages", "generate"].contains(&&*line.api);
-    // What left before its reply's head was computed all the same, most likely.
+    // A request whose client left before the reply's head was most likely computed all the same.
     if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
         return Ok(None);
     }
     if let Some(now) = line.chain_bytes {
         let before = bytes.unwrap_or(now);
-        // Each longer link is one of the shorter ones as well.
+        // Each longer link is also a link of the shorter kind.
         if now == 0 || !before.max(now).is_multiple_of(before.min(now)) {
             return Err("another chain_bytes than before: such chains cannot be compared".into());
         }
@@ -293,8 +296,9 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
     Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
 
-/// The median over the links of lines that have both, where a chain leaves out half a stretch of its prompt. Images,
-/// and what an engine kept of earlier turns, are tokens without a link: in a mean all links would stand for them.
+/// Tokens of a link: the median over the links of lines that have both, counting half a stretch that a chain leaves out
+/// of its prompt. Images, and what an engine kept of earlier turns, are tokens without a link: a mean would spread them
+/// over all links.
 fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
     let both = seen.iter().filter_map(|one| Some((one.prompt?.min(TOKENS_MAX), 2 * one.links() + 1)));
     let rounded = |(tokens, halves): (u64, u64)| ((2 * tokens + halves / 2) / halves, halves);
@@ -309,7 +313,7 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
     half.map_or(bytes / TOKEN_BYTES, |(tokens, _)| *tokens).clamp(1, BLOCK_TOKENS_MAX) as u32
 }
 
-/// Tokens of the prompts that have a chain, and how many of them lie behind its last link.
+/// Counts the tokens of prompts that have a chain, and those of them after its last link.
 fn behind(seen: &[Seen], block_tokens: u32) -> (u64, u64) {
     let chained = seen.iter().filter(|one| one.chain.is_some());
     chained.fold((0, 0), |(tokens, behind), one| {
@@ -323,7 +327,7 @@ impl Seen {
         self.chain.as_ref().map_or(0, Vec::len) as u64
     }
 
-    /// Leaves of its chain what one with links of so many bytes would have.
+    /// Leaves of its chain what a chain with links of so many bytes would have.
     fn coarsen(&mut self, bytes: u64) {
         let step = (bytes / self.link_bytes.unwrap_or(bytes).max(1)) as usize;
         if let Some(chain) = self.chain.as_mut().filter(|_| step > 1) {
@@ -338,7 +342,7 @@ impl Seen {
     }
 }
 
-/// What they are by themselves.
+/// Makes requests of the lines.
 fn requests(mut seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     let begins = seen.first().map_or(0, |first| first.micros);
     let alone = |one: &mut Seen| {
@@ -360,7 +364,7 @@ fn requests(mut seen: Vec<Seen>, block_tokens: u32) -> Vec<Request> {
     requests
 }
 
-/// Which of them belong together.
+/// Finds which requests belong to one session.
 fn joined(requests: &mut [Request], seen: &[Seen], block_tokens: u32) {
     let everybodys = everybodys(requests);
     let (mut sessions, mut unanswered) = (Continued::default(), HashMap::new());
@@ -379,10 +383,10 @@ fn joined(requests: &mut [Request], seen: &[Seen], block_tokens: u32) {
     }
 }
 
-/// Writes a reply's blocks behind those of its prompt, if `next` brings it back: it begins with all links of that
-/// prompt, came when its reply had ended, and is longer by no less than that. Its first links behind them then stand
-/// for the rest of that prompt and the reply. `unanswered`: by their last links, unless those are everybody's, which
-/// requests no other has brought back yet, and how long they took.
+/// Writes a reply's blocks after those of its prompt if `next` brings the reply back: `next` begins with all links of
+/// that prompt, came when its reply had ended, and is no shorter than both. Its first links after them then stand for
+/// the rest of that prompt and the reply. `unanswered`: requests that no other has brought back yet and how long they
+/// took in nanoseconds, by their last links, unless these are everybody's.
 fn answered(out: &mut [Request], unanswered: &mut HashMap<u64, (usize, u64)>, next: &Request, block_tokens: u32) {
     let found = next.blocks.iter().rev().find_map(|last| Some((last, *unanswered.get(last)?)));
     let Some((last, (number, took_ns))) = found else { return };

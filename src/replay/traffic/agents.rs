@@ -1,8 +1,8 @@
-//! Agents: a long prefix of system prompt and tools that all sessions of an application share, a context that
-//! grows by each tool's answer, short outputs, sessions that start in bursts.
+//! Agents: sessions that start in bursts, with short outputs. All sessions of an application share a long prefix of
+//! system prompt and tools, and a session's context grows by each tool's answer.
 //!
-//! Sessions begin in bursts at Poisson times. A session's step asks with all that went before; the model's short
-//! output (a tool call) and the tool's answer are appended, and the next step follows when the tool has run.
+//! Bursts come at Poisson times. A session's step asks with all that went before; the model's short output (a tool
+//! call) and the tool's answer are appended, and the next step follows when the tool has run.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use super::{REQUESTS_MAX, Request, Source, Traffic, Window, leaves_something};
 use crate::demo::conversation::Dice;
 
 const BLOCK_TOKENS: u32 = 16;
-/// What a session begins with beside the prefix: log-normal, in tokens.
+/// Tokens of a session's task after the prefix, log-normal: median and spread.
 const TASK: (f64, f64) = (200.0, 1.0);
-/// Least of it.
+/// Fewest tokens of a task.
 const TASK_MIN: u32 = 10;
-/// Least output.
+/// Fewest tokens of an output.
 const OUTPUT_MIN: u32 = 5;
-/// Most sessions that begin together in the mean.
+/// Most sessions that begin together, in the mean.
 const BURST_MAX: f64 = 1_000.0;
-/// How far lengths spread.
+/// Spread of log-normal lengths.
 const SPREAD: f64 = 0.9;
 
 /// The parameters.
@@ -27,7 +27,7 @@ const SPREAD: f64 = 0.9;
 pub struct Agents {
     /// Applications, each with a prefix of its own.
     pub apps: u32,
-    /// Length of a prefix.
+    /// Tokens of a prefix.
     pub prefix_tokens: u32,
     /// Sessions a second.
     pub rate: f64,
@@ -41,13 +41,13 @@ pub struct Agents {
     pub output_tokens: f64,
     /// How long a tool runs, in the mean.
     pub tool_seconds: f64,
-    /// Sessions end before their context is longer; what the first step asks is shortened to it.
+    /// Most tokens of a context: a session ends before that is exceeded, and its first step is shortened to it.
     pub context_max: u32,
     /// Seconds after which no session or step begins.
     pub seconds: f64,
     /// Seconds at the start that are not counted.
     pub warmup_seconds: f64,
-    /// Varies everything.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -81,7 +81,7 @@ struct Sessions<'a> {
     agents: &'a Agents,
     load: f64,
     dice: Dice,
-    /// Those that go on, by thread; how many there were.
+    /// Sessions that go on, by thread; `begun` counts all so far.
     sessions: HashMap<u32, Session>,
     begun: u32,
     at: f64,
@@ -100,7 +100,7 @@ impl Session {
         Session { seed, dice, chain, step: 0 }
     }
 
-    /// The next step, unless the context would grow too long.
+    /// Returns the next step, unless the context would grow too long.
     fn ask(&mut self, agents: &Agents, thread: u32, arrival_ns: u64) -> Option<Request> {
         let output = self.dice.log_normal(agents.output_tokens, SPREAD, OUTPUT_MIN.into(), 2_000.0);
         let prompt = self.chain.tokens();
@@ -116,7 +116,7 @@ impl Session {
         Some(Request { arrival_ns, prompt, output, blocks, session, opening: session, thread })
     }
 
-    /// What the tool says; false: this was the last step.
+    /// Appends the tool's answer; false: this was the last step.
     fn goes_on(&mut self, agents: &Agents) -> bool {
         if self.dice.share() < 1.0 / agents.steps.max(1.0) {
             return false;
@@ -154,7 +154,7 @@ impl Traffic for Sessions<'_> {
     }
 
     fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request> {
-        // Put back if it goes on: contexts of those that have ended would be most of what a long run holds.
+        // The session is put back if it goes on: contexts of ended sessions would be most of what a long run holds.
         let mut session = self.sessions.remove(&ended.thread)?;
         if !session.goes_on(self.agents) {
             return None;
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn sessions_come_at_their_rate_however_many_begin_together() {
-        // Of the longest bursts there are a hundred.
+        // There are a hundred sessions in the longest bursts.
         for (burst, seconds, off) in [(1.0, 2e4, 0.1), (30.0, 2e4, 0.1), (1_000.0, 1e5, 0.35)] {
             let agents = Agents { rate: 1.0, burst, seconds, ..Agents::default() };
             agents.check(1.0).unwrap();

@@ -3,7 +3,7 @@
 //! A piece is some text of a known length under a number of its own. Two prompts that begin with the same
 //! pieces have the same first blocks, and no others.
 
-/// Two numbers to one that looks random: SplitMix64's finaliser.
+/// Makes one number that looks random of two: SplitMix64's finaliser.
 pub fn mix(one: u64, other: u64) -> u64 {
     let mut bits = one.rotate_left(32) ^ other.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x2545_f491_4f6c_dd1d);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -11,7 +11,7 @@ pub fn mix(one: u64, other: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// One of these that stands there twice. No chain comes back to a block that it has left.
+/// Returns a block that is twice in a chain. No chain comes back to a block that it has left.
 pub(super) fn twice(blocks: &[u64]) -> Option<u64> {
     let mut sorted = blocks.to_vec();
     sorted.sort_unstable();
@@ -23,9 +23,9 @@ pub(super) fn twice(blocks: &[u64]) -> Option<u64> {
 pub struct Chain {
     block_tokens: u32,
     tokens: u32,
-    /// Of all full blocks.
+    /// Hashes of all full blocks.
     blocks: Vec<u64>,
-    /// Of what stands behind them.
+    /// Hash and tokens of what comes after them.
     tail: u64,
 }
 
@@ -41,7 +41,7 @@ impl Chain {
         while done < tokens {
             let room = self.block_tokens - self.tokens % self.block_tokens;
             let taken = room.min(tokens - done);
-            // Where in the piece, and how far: two pieces that are cut elsewhere make other blocks.
+            // Which part of the piece it is counts, too: pieces that are cut elsewhere make other blocks.
             self.tail = mix(self.tail, mix(piece, u64::from(done) << 32 | u64::from(taken)));
             self.tokens += taken;
             done += taken;

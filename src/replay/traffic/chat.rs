@@ -1,16 +1,16 @@
 //! A closed loop of multi-turn chats with the lengths of KubeAI's benchmark.
 //!
-//! So many threads hold one conversation after the other, and a turn follows on the end of the one before. Lengths
-//! are those of [`crate::demo::conversation`]: three turns and a geometric number more, user messages log-normal
-//! with a mean of 37 tokens, replies of 40. All share a short system prompt, nothing else is shared.
+//! Each thread holds one conversation after the other, and a turn follows on the end of the one before. Lengths are
+//! those of [`crate::demo::conversation`]: three turns and a geometric number more, user messages log-normal with a
+//! mean of 37 tokens, replies of 40. All share a short system prompt, and nothing else.
 
 use super::chain::{Chain, mix};
 use super::{REQUESTS_MAX, Request, Source, THREADS_MAX, Traffic, Window, leaves_something};
 use crate::demo::conversation::{Conversation, Dice, REPLY_TOKENS};
 
-/// What a template puts around a message.
+/// Tokens that a template puts around a message.
 const MARKERS: u32 = 3;
-/// Longest conversation that the lengths allow: 40 turns of 1,000, 40 and their markers.
+/// Longest conversation that the lengths allow: 40 turns of 1,000 and 40 tokens with their markers.
 const TOKENS_MAX: u32 = 44_000;
 
 /// The parameters.
@@ -24,17 +24,17 @@ pub struct Chat {
     pub warmup_seconds: f64,
     /// Seconds over which the threads begin.
     pub ramp_seconds: f64,
-    /// Between a reply and the next turn, in the mean: the way to the front and back, no thinking.
+    /// Mean milliseconds between a reply and the next turn: the way to the front and back, without thinking.
     pub pause_ms: f64,
-    /// Least time from a turn to its reply's end, as engines are.
+    /// Fewest seconds that these engines take from a turn to the end of its reply.
     pub turn_seconds: f64,
     /// Most turns that all engines together end in a second.
     pub turns_per_second: f64,
-    /// Of the prompt that all share.
+    /// Tokens of the system prompt that all share.
     pub system_tokens: u32,
-    /// Conversations end before they are longer; what their first turn says is shortened to it.
+    /// Most tokens of a conversation, which ends before it is longer; its first message is shortened to that.
     pub context_max: u32,
-    /// Varies everything.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -79,7 +79,7 @@ impl Thread {
         Thread { held, conversation: Conversation::new(seed), turn: 0, chain }
     }
 
-    /// What the next turn asks; `None` at the conversation's end.
+    /// Returns what the next turn asks; `None` at the conversation's end.
     fn ask(&mut self, thread: u32, arrival_ns: u64, context_max: u32) -> Option<Request> {
         let turn = *self.conversation.turns.get(self.turn)?;
         let seed = self.conversation.seed;
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn more_turns_than_memory_should_hold_are_refused() {
-        // Of 100 threads each asks once in two seconds at most.
+        // Each of 100 threads asks once in two seconds at most.
         let chat = |seconds, turns_per_second| {
             let chat = Chat { threads: 100, pause_ms: 500.0, turn_seconds: 1.5, ..Chat::default() };
             Chat { seconds, turns_per_second, ..chat }.check(1.0)

@@ -5,11 +5,11 @@ use std::io::{self, BufRead, Error, Read};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// What all frames of a file hold. Anything behind the last of them that is no frame is an error.
+/// The contents of all frames of a file. Anything after the last frame that is no frame is an error.
 pub(super) struct Frames<R> {
     from: R,
     decoder: FrameDecoder,
-    /// Frames begun.
+    /// Frames begun so far.
     begun: usize,
 }
 
@@ -18,7 +18,7 @@ impl<R: BufRead> Frames<R> {
         Frames { from, decoder: FrameDecoder::new(), begun: 0 }
     }
 
-    /// Begins the next frame that holds something; false: there is none.
+    /// Begins the next frame with contents; false: there is none.
     fn begin(&mut self) -> io::Result<bool> {
         while !self.from.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.from) {
@@ -39,7 +39,7 @@ impl<R: BufRead> Frames<R> {
         Ok(false)
     }
 
-    /// The decoder's own words are for who writes decoders.
+    /// The decoder's own words are meant for people who write decoders.
     fn explained(&mut self, error: FrameDecoderError) -> Error {
         match error {
             FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::BadMagicNumber(_)) if self.begun == 0 => {
@@ -57,7 +57,7 @@ impl<R: BufRead> Frames<R> {
             FrameDecoderError::DictNotProvided { .. } => {
                 Error::other("it is compressed with a dictionary: compress it without one")
             }
-            // Whatever was wanted when there was nothing left.
+            // What was wanted when nothing was left.
             _ if self.from.fill_buf().is_ok_and(<[u8]>::is_empty) => cut_off(),
             _ => damaged(),
         }

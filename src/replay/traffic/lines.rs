@@ -10,14 +10,14 @@ use super::frames::Frames;
 
 /// Longest line: 16 M tokens in blocks of 16 have a million ids.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-/// Most lines, and most blocks of all of them: half a gigabyte.
+/// Most lines, and most blocks in all of them: half a gigabyte.
 const LINES_MAX: usize = 4_000_000;
 pub(super) const BLOCKS_MAX: usize = 64 << 20;
-/// What files begin with that gzip or zstd has compressed, and such as some editors write.
+/// First bytes of files that gzip or zstd has compressed, and the mark with which some editors begin files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const BYTE_ORDER: [u8; 3] = [0xef, 0xbb, 0xbf];
-/// Of how many lines at the start the first that is JSON says what the file is.
+/// Lines at the start of which the first that is JSON says what the file is.
 const LOOKED_AT: usize = 16;
 
 /// Why a trace cannot be replayed, and where.
@@ -26,7 +26,7 @@ pub enum Unusable {
     /// The file.
     #[error("cannot read {path}: {error}")]
     File {
-        /// Which.
+        /// Its path.
         path: String,
         /// The system's or the decoder's words.
         error: std::io::Error,
@@ -34,7 +34,7 @@ pub enum Unusable {
     /// A line.
     #[error("{path}, line {line}: {what}")]
     Line {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Counted from 1.
         line: usize,
@@ -44,15 +44,15 @@ pub enum Unusable {
     /// No line of the pool that was named.
     #[error("{path} holds no request of that pool: it has {pools}")]
     Pool {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Those there are, in words.
+        /// The pools there are, in words.
         pools: String,
     },
     /// No line.
     #[error("{path} holds no request: expected one JSON object a line")]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
 }
@@ -60,7 +60,7 @@ pub enum Unusable {
 /// What a file's first lines look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A trace in Mooncake's format, or what will be refused as one.
+    /// A trace in Mooncake's format, or one that will be refused as such.
     Mooncake,
     /// An access log of a front.
     Access,
@@ -72,8 +72,8 @@ struct Keys {
     time: Option<IgnoredAny>,
 }
 
-/// The lines of a file, which may be a pipe. What begins as Zstandard,
-/// or has a name that ends in `.zst`, is decompressed.
+/// Opens the lines of a file, which may be a pipe. A file that begins as Zstandard, or has a name that ends in `.zst`,
+/// is decompressed.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Unusable> {
     let file = |error| Unusable::File { path: path.display().to_string(), error };
     let (start, all) = peek::<4>(BufReader::new(std::fs::File::open(path).map_err(file)?)).map_err(file)?;
@@ -94,14 +94,14 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Unusable> {
     Ok(Box::new(all))
 }
 
-/// The first bytes, fewer where there are no more, and all of them again.
+/// Returns the first bytes, fewer if there are no more, and a reader of all bytes from the start.
 fn peek<const BYTES: usize>(mut from: impl BufRead) -> std::io::Result<(Vec<u8>, impl BufRead)> {
     let mut start = Vec::with_capacity(BYTES);
     from.by_ref().take(BYTES as u64).read_to_end(&mut start)?;
     Ok((start.clone(), Cursor::new(start).chain(from)))
 }
 
-/// Looks at the first lines, and gives all of them back.
+/// Looks at the first lines; returns a reader of all lines from the start.
 pub fn recognise(mut from: Box<dyn BufRead>, name: &str) -> Result<(Format, Box<dyn BufRead>), Unusable> {
     let (mut read, mut format) = (Vec::new(), Format::Mooncake);
     for _ in 0..LOOKED_AT {

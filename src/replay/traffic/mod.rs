@@ -1,7 +1,7 @@
 //! Requests as a replay knows them, and where they come from.
 //!
-//! Everything is derived from [`Request`]: a source that can fill it (a trace, a generator, a log of a front
-//! with chained hashes and lengths) can be replayed.
+//! Everything is derived from [`Request`]: whatever can fill it (a trace, a generator, a front's log with chained
+//! hashes and lengths) can be replayed.
 
 pub mod access;
 pub mod agents;
@@ -20,20 +20,20 @@ use super::chooser::draws;
 /// One request. Its model is part of its hashes: prompts for different models share no block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it arrives, from the start.
+    /// Nanoseconds from the start to its arrival.
     pub arrival_ns: u64,
     /// Prompt tokens, at least one.
     pub prompt: u32,
     /// Tokens to generate, at least one.
     pub output: u32,
-    /// Chained hashes of its full blocks, each naming all tokens up to its end: the prompt's, and behind them the
-    /// reply's, where a later prompt may bring the reply back.
+    /// Chained hashes of its full blocks, each naming all tokens up to the block's end: the prompt's, and after them
+    /// the reply's, if a later prompt may bring the reply back.
     pub blocks: Arc<[u64]>,
-    /// What a session header would say.
+    /// The session that a header would name.
     pub session: Option<u64>,
-    /// The start of the first user message.
+    /// Number that stands for the start of the first user message.
     pub opening: Option<u64>,
-    /// Which of its traffic's conversations it belongs to: for [`Traffic::after`] and [`Request::tenant`].
+    /// The conversation to which it belongs: for [`Traffic::after`] and [`Request::tenant`].
     pub thread: u32,
 }
 
@@ -41,7 +41,8 @@ pub struct Request {
 const FIRST_TENANT_PERCENT: u64 = 90;
 
 impl Request {
-    /// On whose account it comes, of so many: a session's requests all on one, the others each by itself.
+    /// Returns the tenant that asks, of so many: all requests of a session are one tenant's; others have one each by
+    /// itself.
     pub fn tenant(&self, tenants: u16) -> u16 {
         let drawn = chain::mix(self.session.map_or(self.arrival_ns, |_| self.thread.into()), draws::TENANT);
         match u64::from(tenants).saturating_sub(1) {
@@ -51,25 +52,25 @@ impl Request {
         }
     }
 
-    /// Blocks that lie in the prompt.
+    /// Returns the blocks of the prompt.
     pub fn prompt_blocks(&self, block_tokens: u32) -> &[u64] {
         let full = (self.prompt / block_tokens.max(1)) as usize;
         &self.blocks[..full.min(self.blocks.len())]
     }
 
-    /// Blocks that a cache can spare: the last token of a prompt is always computed.
+    /// Returns the blocks that a cache may spare computing: all but the last token's, which is always computed.
     pub fn findable(&self, block_tokens: u32) -> &[u64] {
         let most = (self.prompt.saturating_sub(1) / block_tokens.max(1)) as usize;
         &self.blocks[..most.min(self.blocks.len())]
     }
 }
 
-/// The time whose requests and tokens are counted; what lies before it warms caches up.
+/// The time whose requests and tokens are counted; the time before it warms caches up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From here on.
+    /// First nanosecond that counts.
     pub from_ns: u64,
-    /// Before here; `None`: until the last request has ended.
+    /// First nanosecond that counts no more; `None`: until the last request has ended.
     pub until_ns: Option<u64>,
 }
 
@@ -80,27 +81,27 @@ impl Window {
     }
 }
 
-/// Requests on their way. The same traffic under two policies asks the same, except for when.
+/// Requests on their way. The same traffic asks the same under every policy, except for when.
 pub trait Traffic {
-    /// The next request that waits for nothing, in order of arrival.
+    /// Returns the next request that follows on no other, in order of arrival.
     fn next(&mut self) -> Option<Request>;
-    /// The request that follows on the end of another.
+    /// Returns the request that follows on the end of `ended`.
     fn after(&mut self, ended: &Request, now_ns: u64) -> Option<Request>;
 }
 
-/// Where traffic comes from; each policy gets it anew.
+/// Where traffic comes from; each policy gets it from the start.
 pub trait Source: Sync {
-    /// The traffic at `load` times its own rate.
+    /// Makes the traffic at `load` times its own rate.
     fn traffic(&self, load: f64) -> Box<dyn Traffic + '_>;
     /// Tokens in a block.
     fn block_tokens(&self) -> u32;
-    /// What is counted, at that load.
+    /// The time that is counted at that load.
     fn window(&self, load: f64) -> Window;
     /// One line for people.
     fn describe(&self) -> String;
-    /// Longest prompt with its output that may come.
+    /// Most tokens that a prompt and its output may have together.
     fn tokens_max(&self) -> u32;
-    /// What makes this traffic impossible at this load, in words: more than memory should hold, or nothing to count.
+    /// Says why this traffic is impossible at this load: more than memory should hold, or nothing to count.
     fn check(&self, load: f64) -> Result<(), String>;
 }
 
@@ -119,7 +120,7 @@ fn leaves_something(warmup_seconds: f64, seconds: f64) -> Result<(), String> {
     }
 }
 
-/// Requests whose arrivals are given, whatever becomes of them.
+/// Requests whose arrivals are given and do not depend on replies.
 pub struct Open<'a> {
     requests: std::slice::Iter<'a, Request>,
     load: f64,

@@ -1,13 +1,13 @@
 //! Traces in Mooncake's format: one JSON object a line with `timestamp` (ms), `input_length`, `output_length`
 //! (tokens) and `hash_ids`, which name the blocks of the prompt together with all that stands before them.
 //!
-//! * A partial last block is no block: engines cache full ones. Of what lies within a block the trace does not
-//!   tell, so the engines' blocks are the trace's.
-//! * Replies have no ids: the next prompt of a conversation finds its own past prompt and not the reply.
+//! * A partial last block is no block: engines cache full ones. The trace does not tell what lies within a block, so
+//!   the engines' blocks are the trace's.
+//! * Replies have no ids: a conversation's next prompt finds its past prompt and not the reply.
 //! * Requests of one timestamp are spread evenly until the next: the public traces are stamped in batches of 3 s.
 //! * Times count from the first request that is replayed: a trace may be a part of another, or stamped since 1970.
 //! * There are no sessions. A request continues the one whose whole prompt (two blocks at least) it begins with.
-//! * There is no text. The block behind the first, which all requests may share, stands for the first user message.
+//! * There is no text. The second block, since all requests may share the first, stands for the first user message.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -100,7 +100,7 @@ fn requests(lines: &[Line], block_tokens: u32) -> Vec<Request> {
         let next = lines.get(out.len() + batch.len());
         gap_ms = next.map_or(gap_ms, |next| next.timestamp - first.timestamp);
         for (place, line) in batch.iter().enumerate() {
-            // A month for each of thousands that come at once is more than 64 bits hold.
+            // A month for each of thousands that come at once takes more than 64 bits.
             let spread_ns = (u128::from(gap_ms) * 1_000_000 * place as u128 / batch.len() as u128) as u64;
             let full = (line.input_length / u64::from(block_tokens)) as usize;
             let blocks: Arc<[u64]> = line.hash_ids.iter().take(full).map(|id| mix(0, *id)).collect();

@@ -12,15 +12,15 @@ const BLOCK_TOKENS: u32 = 16;
 /// The parameters; the defaults are those of llm-d's published runs.
 #[derive(Clone, Debug)]
 pub struct Prefixes {
-    /// Prefixes.
+    /// Number of groups, each with its prefix.
     pub groups: u32,
-    /// Prompts with the same prefix.
+    /// Prompts in a group.
     pub prompts: u32,
-    /// Length of a prefix.
+    /// Tokens of a prefix.
     pub shared_tokens: u32,
-    /// Length of what is a prompt's own.
+    /// Tokens that are a prompt's own.
     pub own_tokens: u32,
-    /// Length of the replies.
+    /// Tokens of a reply.
     pub output_tokens: u32,
     /// Requests a second.
     pub rate: f64,
@@ -28,7 +28,7 @@ pub struct Prefixes {
     pub seconds: f64,
     /// Seconds at the start that are not counted.
     pub warmup_seconds: f64,
-    /// Varies everything.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -48,14 +48,14 @@ impl Default for Prefixes {
     }
 }
 
-/// The requests of one set of parameters.
+/// Makes the requests of one set of parameters.
 pub struct Drawn {
     parameters: Prefixes,
     requests: Vec<Request>,
 }
 
 impl Prefixes {
-    /// What makes these parameters impossible, in words; to be asked before they are drawn.
+    /// Says why these parameters are impossible; to be asked before they are drawn.
     pub fn check(&self) -> Result<(), String> {
         let requests = self.rate * self.seconds;
         if requests > REQUESTS_MAX {
@@ -63,7 +63,7 @@ impl Prefixes {
                 "about {requests:.0} requests are more than {REQUESTS_MAX}: lower --rate or --seconds"
             ));
         }
-        // Each prompt that is drawn is held whole, and requests that have it share it.
+        // Each drawn prompt is held whole, and its requests share it.
         let prompts = requests.min(f64::from(self.groups) * f64::from(self.prompts));
         let tokens = f64::from(self.shared_tokens) + f64::from(self.own_tokens);
         let blocks = prompts * tokens / f64::from(BLOCK_TOKENS);
@@ -98,7 +98,7 @@ impl Prefixes {
                 prompt: (self.shared_tokens + self.own_tokens).max(1),
                 output: self.output_tokens,
                 blocks: Arc::clone(blocks),
-                // Prompts come one by one, from nobody in particular; the prefix opens the user's message.
+                // Prompts are drawn one by one and have no session; the prefix opens the user's message.
                 session: None,
                 opening: Some(mix(self.seed, group)),
                 thread: 0,
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// A process for which there is too little memory is killed, and says nothing.
+    /// A process that needs more memory than there is is killed, and says nothing: the bound has to be asked for first.
     #[test]
     fn more_prompts_than_memory_should_hold_are_refused() {
         let check = |groups, rate| {
@@ -177,7 +177,7 @@ mod tests {
         };
         let refused = check(100_000, 1_000.0).unwrap_err();
         assert!(refused.contains("3750000000 blocks") && refused.contains("lower --groups"), "{refused}");
-        // Of few groups each prompt is drawn many times, and few requests draw few of them.
+        // With few groups each prompt is drawn many times, and few requests draw few prompts.
         assert_eq!([check(150, 1_000.0), check(100_000, 10.0)], [Ok(()), Ok(())]);
     }
 }

@@ -1,10 +1,10 @@
-//! Requests that were written down, whichever format they came in ([`super::mooncake`], [`super::access`]).
+//! Recorded requests, whatever format they came in ([`super::mooncake`], [`super::access`]).
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Open, Request, Source, Traffic, Window};
 
-/// Longest prompt or reply that is believed.
+/// Longest prompt or reply that is believed, in tokens.
 pub(super) const TOKENS_MAX: u64 = 16 << 20;
 
 /// A trace in memory.
@@ -16,7 +16,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Requests in order of arrival; `name` is what people know it by.
+    /// Makes a trace of requests in order of arrival; `name` is told to people.
     pub(super) fn of(name: &str, block_tokens: u32, requests: Vec<Request>) -> Trace {
         Trace { name: name.to_owned(), block_tokens, requests }
     }
@@ -31,11 +31,11 @@ impl Trace {
         self.requests.truncate(count);
     }
 
-    /// Takes out what no engine could compute; how many those were.
+    /// Takes out requests too long for any engine; returns how many.
     pub fn drop_longer_than(&mut self, tokens: u32) -> usize {
         let before = self.requests.len();
         self.requests.retain(|request| request.prompt.saturating_add(request.output) <= tokens);
-        // Else the time before the first that is left would count as time in which nothing was asked.
+        // Otherwise the time before the first request that is left would count as time in which nothing was asked.
         let begins_ns = self.requests.first().map_or(0, |first| first.arrival_ns);
         self.requests.iter_mut().for_each(|request| request.arrival_ns -= begins_ns);
         before - self.requests.len()
@@ -76,11 +76,11 @@ impl Source for Trace {
     }
 }
 
-/// Behind the end of a prompt in more ways than these go on many conversations, and not the branches of one.
+/// If more chains than this go on from the end of a prompt, these are many conversations, and not the branches of one.
 const BRANCHES_MAX: usize = 8;
 
-/// Where whole prompts end and very many go on, each in its own way: all that chats share before a first message that
-/// is shorter than a block.
+/// Blocks at which whole prompts end and many chains go on, each in its own way: all that chats share before a first
+/// message that is shorter than a block.
 pub(super) fn everybodys(requests: &[Request]) -> HashSet<u64> {
     let ends = requests.iter().filter_map(|one| one.blocks.last());
     let mut ways: HashMap<u64, Vec<u64>> = ends.map(|end| (*end, Vec::new())).collect();
@@ -94,24 +94,26 @@ pub(super) fn everybodys(requests: &[Request]) -> HashSet<u64> {
     ways.into_keys().collect()
 }
 
-/// Which session a prompt continues, where nothing says so: the one whose whole prompt it begins with.
+/// Finds which session a prompt continues if nothing says so: the one whose whole prompt it begins with. Last blocks of
+/// whole prompts lead to their sessions.
 #[derive(Default)]
 pub(super) struct Continued(HashMap<u64, u64>);
 
 impl Continued {
-    /// That of these chained blocks; a new one is called `number`. The first block may be everybody's.
+    /// Returns the session of these chained blocks; a new one is called `number`. The first block alone is no sign: all
+    /// requests may share it.
     pub(super) fn of(&mut self, blocks: &[u64], number: u64) -> u64 {
         let session = self.found(blocks).unwrap_or(number);
         self.is(blocks, session);
         session
     }
 
-    /// That of the longest whole prompt that these begin with.
+    /// Returns the session of the longest whole prompt with which these blocks begin.
     pub(super) fn found(&self, blocks: &[u64]) -> Option<u64> {
         blocks.iter().skip(1).rev().find_map(|block| self.0.get(block).copied())
     }
 
-    /// Whoever begins with these continues it.
+    /// From now on a prompt that begins with these blocks continues this session.
     pub(super) fn is(&mut self, blocks: &[u64], session: u64) {
         if let Some(last) = blocks.last().filter(|_| blocks.len() > 1) {
             self.0.insert(*last, session);

@@ -12,7 +12,7 @@ pub fn stream_head(name: &str) -> String {
     )
 }
 
-/// What a vLLM that drains says to every new request.
+/// What a draining vLLM answers to every new request.
 pub const DRAINING: &str = "{\"error\":{\"message\":\"cannot schedule new futures after shutdown\",\
                             \"type\":\"InternalServerError\",\"param\":null,\"code\":500}}";
 

@@ -9,7 +9,7 @@ use crate::{net, process, sent};
 pub struct Counts {
     pub requests: u64,
     pub events: u64,
-    /// Reads that completed an event: fewer than events where a front writes some together.
+    /// Reads that completed an event: fewer than events if a front writes some together.
     pub arrivals: u64,
     pub bytes: u64,
 }
@@ -17,7 +17,7 @@ pub struct Counts {
 /// One read of a connection.
 pub struct Arrival {
     pub events: u64,
-    /// When its bytes were read, where their delay counts.
+    /// When its bytes were read, in microseconds, if their delay counts.
     at_us: Option<u64>,
 }
 
@@ -34,31 +34,31 @@ pub struct Tally {
     pub reconnects: u64,
     window: Option<Range<Instant>>,
     latencies: Vec<u64>,
-    /// From when an engine sent an event until it was read, in microseconds.
+    /// Microseconds from an engine's sending of an event until it was read.
     delays: Vec<u64>,
 }
 
 impl Tally {
-    /// From now on replies to requests that were due in `window` are timed, whenever they come: those that are still
-    /// out at its end are the slow ones.
+    /// From now on times replies to requests that were due in `window`, whenever these replies come: those that are
+    /// still out at its end are the slow ones.
     pub fn time(&mut self, window: Range<Instant>) {
         self.window = Some(window);
     }
 
-    /// `bytes` have been read just now; `paced`: of streams whose engine sends each event at its own time. Where it
-    /// sends as fast as it can, a delay would tell how deep its sockets are.
+    /// `bytes` have been read just now. `paced`: by streams whose engine sends each event at a time of its own; if it
+    /// sends as fast as it can, a delay only tells how deep its sockets are.
     pub fn arrival(&mut self, bytes: usize, paced: bool) -> Arrival {
         self.counts.bytes += bytes as u64;
         let counts = paced && self.window.as_ref().is_some_and(|window| window.contains(&Instant::now()));
         Arrival { events: 0, at_us: counts.then(net::clock_us) }
     }
 
-    /// An event of it is whole.
+    /// An event of this read is whole.
     pub fn event(&mut self, arrival: &Arrival, sent_us: u64) {
         self.delays.extend(arrival.at_us.map(|now| sent::delay_us(sent_us, now)));
     }
 
-    /// All of it has been looked at.
+    /// All of this read has been looked at.
     pub fn arrived(&mut self, arrival: &Arrival) {
         self.counts.events += arrival.events;
         self.counts.arrivals += u64::from(arrival.events > 0);
@@ -76,17 +76,17 @@ impl Tally {
         self.latencies.len()
     }
 
-    /// What so large a share of the requests did not exceed, once they are in order.
+    /// Latency that this share of the requests did not exceed; to be asked once they are in order.
     pub fn latency_us(&self, share: f64) -> f64 {
         percentile(&self.latencies, share) / 1000.0
     }
 
-    /// The same of delays of events.
+    /// Delay that this share of the events did not exceed.
     pub fn delay_us(&self, share: f64) -> f64 {
         percentile(&self.delays, share)
     }
 
-    /// Without a front there is no process whose time counts; of one that has served there is some.
+    /// Without a front (`pid` 0) there is no CPU time to count; a front that has served has some.
     pub fn mark(&self, pid: u32) -> Result<Mark, String> {
         let cpu_ns = if pid == 0 { 0 } else { process::cpu_ns(pid) };
         if pid != 0 && cpu_ns == 0 {
@@ -97,7 +97,7 @@ impl Tally {
 
     pub fn print(&mut self, pid: u32, first: &Mark, last: &Mark) -> Result<(), String> {
         if pid != 0 && last.cpu_ns <= first.cpu_ns {
-            // Seen once in 280 samples on a virtual machine: what divides by it would say that a front costs nothing.
+            // Seen once in 280 samples on a virtual machine: a ratio to this would say that a front costs nothing.
             return Err(format!("the kernel's count of CPU time of process {pid} stood still while it served"));
         }
         let seconds = (last.at - first.at).as_secs_f64();
@@ -107,7 +107,7 @@ impl Tally {
         let arrivals = last.counts.arrivals - first.counts.arrivals;
         self.latencies.sort_unstable();
         self.delays.sort_unstable();
-        // What was not measured has no name in the line, and no value in a table.
+        // A value that was not measured has no name in the line, and no place in a table.
         let mut streamed = String::new();
         if arrivals > 0 {
             streamed += &format!(" chunks_per_read={:.3}", events as f64 / arrivals as f64);

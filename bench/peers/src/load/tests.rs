@@ -1,4 +1,4 @@
-//! The generator before mock fronts that do wrong in ways that a count of bytes does not show.
+//! The load generator before mock fronts that fail in ways that a count of bytes does not show.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::http::{Framer, Kind, Step};
 
 const TOKENS: u32 = 40;
 
-/// A front of one thread a connection, which ends with its client. `answer` gets each request's digest.
+/// A front with one thread a connection, which ends with its client. `answer` gets each request's digest.
 fn front(answer: impl Fn(&mut TcpStream, u64) + Clone + Send + 'static) -> SocketAddrV4 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -60,8 +60,8 @@ fn load(target: SocketAddrV4, pace: Pace, rate: u64) -> Load {
 #[test]
 fn a_front_that_stands_still_at_the_end_of_the_window_shows_in_its_latencies() {
     let begin = Instant::now();
-    // The window lies between 110 and 1110 ms: most of what is due in its last third waits for a connection,
-    // four requests are on their way, and none of these is answered within it.
+    // The window lies between 110 and 1110 ms: most requests that are due in its last third wait for a connection, four
+    // are on their way, and none of these is answered within it.
     let still = begin + Duration::from_millis(800)..begin + Duration::from_millis(1400);
     let target = front(move |stream, digest| {
         if still.contains(&Instant::now()) {
@@ -79,8 +79,8 @@ fn a_front_that_stands_still_at_the_end_of_the_window_shows_in_its_latencies() {
     assert!(load.tally.latency_us(0.99) > 300_000.0, "{}", load.tally.latency_us(0.99));
 }
 
-/// Before a front to which its engine sends an event each 5 ms, and that writes `together` of them at a time: chunks
-/// a read, and the median of their delay in ms.
+/// Runs the generator before a front to which its engine sends an event every 5 ms, and that writes `together` of them
+/// at a time: returns chunks a read, and the median of their delay in ms.
 fn streamed(together: usize) -> (f64, f64) {
     let target = front(move |stream, digest| {
         let mut held = replies::stream_head("").into_bytes();

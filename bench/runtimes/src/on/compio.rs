@@ -18,7 +18,7 @@ use crate::exchange::Reply;
 use crate::relays::Setup;
 use crate::serve::{Stream, Upstreams, serve};
 
-/// A megabyte in all, as warmfront's driver has: more would always be cold in the cache.
+/// A megabyte in all, as in warmfront's driver: more would always be cold in the cache.
 const BUFFERS: NonZero<u16> = NonZero::new(256).expect("256 is not 0");
 
 pub fn start(setup: &Setup) -> io::Result<()> {
@@ -41,7 +41,7 @@ async fn accept(address: SocketAddr, ports: [u16; 2]) -> io::Result<()> {
     }
 }
 
-/// All buffers are in use for now: others send and give theirs back while this one asks again.
+/// All buffers are in use for now: others send and give theirs back while this task asks again.
 fn is_shortage(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }

@@ -15,13 +15,13 @@ use crate::buffers::Buffer;
 use crate::relays::Setup;
 use crate::serve::{Stream, Upstreams, serve};
 
-/// Of the ring; its default of 128 would submit a decode step in many pieces.
+/// Entries of the ring; its default of 128 would submit a decode step in many pieces.
 const RING_DEPTH: usize = 1024;
 
 /// # Errors
-/// Where locked memory is short. Where io_uring is blocked, glommio panics instead.
+/// Fails if locked memory is short. If io_uring is blocked, glommio panics instead.
 pub fn start(setup: &Setup) -> io::Result<()> {
-    // The process is tied to its core already; what glommio starts inherits that.
+    // The process is tied to its core already; glommio's threads inherit that.
     let builder = LocalExecutorBuilder::new(Placement::Unbound).ring_depth(RING_DEPTH);
     let executor = builder.make().map_err(|error| {
         let words = error.to_string();
@@ -32,7 +32,7 @@ pub fn start(setup: &Setup) -> io::Result<()> {
 }
 
 async fn accept(address: SocketAddr, ports: [u16; 2]) -> io::Result<()> {
-    // It takes over a listener by unsafe code alone, so this one is its own, with a queue of 1024.
+    // glommio takes over a listener only by unsafe code, so this one is its own, with a queue of 1024.
     let listener = ::glommio::net::TcpListener::bind(address)?;
     let upstreams = Upstreams::new(ports);
     loop {
@@ -56,7 +56,7 @@ impl Stream for TcpStream {
             let mut memory = Buffer::memory();
             let result = Pin::new(&mut *self).poll_read(context, &mut memory);
             let filled = if let Poll::Ready(Ok(filled)) = result { filled } else { 0 };
-            // Goes back by itself where nothing was filled.
+            // The buffer goes back by itself if nothing was filled.
             let bytes = Buffer::new(memory, filled);
             result.map_ok(|_| (filled > 0).then_some(bytes))
         })

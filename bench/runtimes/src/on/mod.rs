@@ -1,4 +1,4 @@
-//! How each runtime connects, receives, sends and spawns: no more than that differs between them.
+//! How each runtime connects, receives, sends and spawns: they differ in nothing else.
 
 #[cfg(feature = "comparators")]
 pub mod compio;

@@ -75,9 +75,9 @@ impl<const READINESS: bool> Stream for Connection<READINESS> {
     }
 
     async fn pass(&mut self, bytes: Buffer) -> io::Result<()> {
-        // Reading cut the vector to what came, so that all of it is to be sent.
+        // Reading cut the vector to what came, so that all of it has to be sent.
         let (result, memory) = self.0.write_all(bytes.into_memory()).await;
-        // Goes back.
+        // The buffer goes back.
         drop(Buffer::new(memory, 0));
         result.map(drop)
     }

@@ -43,10 +43,10 @@ impl Stream for TcpStream {
         poll_fn(|context| {
             let mut memory = Buffer::memory();
             let mut read = ReadBuf::new(&mut memory);
-            // Not `try_read`: from a short read only this one concludes that nothing is left to read.
+            // Not `try_read`: only this call concludes from a short read that nothing is left to read.
             let result = Pin::new(&mut *self).poll_read(context, &mut read);
             let filled = read.filled().len();
-            // Goes back by itself where nothing was filled.
+            // The buffer goes back by itself if nothing was filled.
             let bytes = Buffer::new(memory, filled);
             result.map_ok(|()| (filled > 0).then_some(bytes))
         })
