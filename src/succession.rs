@@ -1,10 +1,11 @@
-//! From one process to the one that takes its place: its listening sockets, so that no connection is refused meanwhile.
+//! Hands listening sockets from one process to the one that takes its place (the heir), so that no connection is
+//! refused meanwhile.
 //!
 //! The heir is started with the same arguments, one end of a socket pair as its standard input and [`HEIR`] in its
-//! environment, by a process between that ends at once: it is nobody's child, and a service manager sees it die also
-//! while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them, and says so by one byte; only
-//! then does the process that started it let go of its own. A socket that both have open loses
-//! no connection that waits in it.
+//! environment. A process between starts it and ends at once: so the heir is not this process's child, and a service
+//! manager notices its death even while its predecessor lives. It is sent the sockets (SCM_RIGHTS), serves from them,
+//! and says so by one byte; only then does its predecessor close its own. A socket that both have open loses no
+//! connection that waits in it.
 
 mod activation;
 
@@ -32,11 +33,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 pub const HEIR: &str = "WARMFRONT_HEIR";
 const STARTS_IT: &str = "starts";
 const TAKES_PLACE: &str = "takes-place";
-/// Longest wait for a predecessor that was told to let go.
+/// Longest wait for an answer of a predecessor that was told to let go.
 const LETTING_GO: Duration = Duration::from_secs(5);
-/// The kernel passes at most 253 descriptors in one message.
+/// Descriptors in one message; the kernel passes at most 253.
 const AT_ONCE: usize = 64;
-/// A watchdog watches the process that it was set for.
+/// The variable that names the process which a watchdog watches: not the heir.
 const NOT_INHERITED: &str = "WATCHDOG_PID";
 
 /// Sockets that are handed on.
@@ -48,18 +49,18 @@ pub struct Estate {
     pub listeners: Vec<OwnedFd>,
 }
 
-/// What a process begins with that others opened.
+/// The sockets that a process begins with and others opened.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The admin listener.
     pub admin: Option<OwnedFd>,
     /// Listeners for clients.
     pub listeners: Vec<OwnedFd>,
-    /// Who is to be told that this process serves.
+    /// The process that is to be told that this one serves.
     pub predecessor: Option<Predecessor>,
 }
 
-/// Takes what a predecessor hands on; where there is none, what systemd opened for this process (socket activation)
+/// Takes what a predecessor hands on; without one, what systemd opened for this process (socket activation)
 /// or kept of one that is gone (descriptor store). `admin` tells which of these is for the admin listener.
 /// To be called before there are threads: it clears what the environment says of these sockets.
 ///
@@ -80,13 +81,13 @@ pub fn is_activated() -> bool {
     std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string())
 }
 
-/// The process between, which starts an heir and ends at once. What lies where the program did may be any other, and
-/// do neither.
+/// The process between, which starts an heir and ends at once. The program on disk may be any other by now, and do
+/// neither.
 #[derive(Debug)]
 pub struct Starter {
     program: PathBuf,
     process: Child,
-    /// Where its heir is heard.
+    /// The stream on which its heir answers.
     stream: UnixStream,
 }
 
@@ -116,12 +117,12 @@ impl Starter {
         Err(io::Error::other(format!("{} could not be started ({status})", self.program.display())))
     }
 
-    /// It is not waited for any more.
+    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
     }
 
-    /// Likewise, and why.
+    /// Kills it, and returns that it was given up after so long.
     pub fn given_up(mut self, after: Duration) -> io::Error {
         self.kill();
         let _ = self.process.wait();
@@ -129,10 +130,10 @@ impl Starter {
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 
-    /// The heir that it has started, once that is heard. It has `patience` to begin, and to serve.
+    /// Waits for the heir that it has started to answer. That one has `patience` to begin, and again to serve.
     ///
     /// # Errors
-    /// When it is not heard.
+    /// When it does not answer.
     pub fn heir(self, patience: Duration) -> io::Result<Heir> {
         let mut stream = self.stream;
         stream.set_read_timeout(Some(patience))?;
@@ -148,14 +149,14 @@ impl Starter {
 #[derive(Debug)]
 pub struct Heir {
     id: u32,
-    /// The same for as long as this is open: its number may be another's when it has ended. None where the kernel has
-    /// no such thing.
+    /// Its pidfd, which stays its own: its id may be another process's when it has ended. `None` if the kernel has no
+    /// pidfds.
     process: Option<OwnedFd>,
     stream: UnixStream,
 }
 
 impl Heir {
-    /// Hands it the sockets and waits until it serves. One that does not is ended.
+    /// Hands it the sockets and waits until it serves. If it does not, it is killed.
     ///
     /// # Errors
     /// When it does not take them, ends before, or takes too long.
@@ -168,7 +169,7 @@ impl Heir {
         Ok(self)
     }
 
-    /// It may have ended by itself, and its number be another's.
+    /// Kills it. Without a pidfd that may hit another process, if it has ended by itself.
     fn kill(&self) {
         let _ = match (&self.process, Pid::from_raw(self.id.cast_signed())) {
             (Some(process), _) => pidfd_send_signal(process, Signal::KILL),
@@ -182,9 +183,9 @@ impl Heir {
         self.id
     }
 
-    /// Tells it that it alone speaks for the service now. It knows that this process lives for as long as `self` does.
+    /// Tells it that it alone speaks to the service manager now. While `self` lives it sees that this process does.
     pub fn tell_alone(&mut self) {
-        // If it is gone, whoever supervises it sees that.
+        // If it is gone, its supervisor sees that.
         let _ = self.stream.write_all(b"!");
     }
 
@@ -210,7 +211,8 @@ impl Heir {
     }
 }
 
-/// Why an heir does not serve. To the kernel a wait that was too long is a want of something, and its end one of bytes.
+/// Why an heir does not serve, in words: the kernel's errors for a wait that was too long, and for its end, would say
+/// other things.
 fn does_not_serve(stream: &UnixStream, error: &io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
     let patience = || stream.read_timeout().ok().flatten().unwrap_or_default();
@@ -222,7 +224,7 @@ fn does_not_serve(stream: &UnixStream, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("it did not come to serve{why}"))
 }
 
-/// Ends a process that was to take this one's place: what it has begun with clients it finishes.
+/// Ends a process that was to take this one's place; it finishes what it has begun with clients.
 pub fn end(heir: u32) {
     if let Some(id) = Pid::from_raw(heir.cast_signed()) {
         // It may have ended by itself.
@@ -230,18 +232,18 @@ pub fn end(heir: u32) {
     }
 }
 
-/// Another process of this program, with the same arguments.
+/// The command for another process of this program, with the same arguments.
 fn same(program: &Path, role: &str) -> Command {
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).env(HEIR, role);
     command
 }
 
-/// Where this process's program lies, also when another has been put in its place since.
+/// The path of this process's program, where another may have been put since.
 ///
 /// # Errors
-/// When nothing there can be started. What else this process came from would be the old program, and no link leads to
-/// it any more.
+/// When nothing there can be started. The file that this process itself came from is no substitute: it would be the old
+/// program.
 fn program() -> io::Result<PathBuf> {
     let path = CALLED.get_or_init(called).clone().map_or_else(started_from, Ok)?;
     let why = match path.metadata() {
@@ -263,17 +265,17 @@ fn is_executable(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }
 
-/// See [`called`], as it was when this process began: a link may lead to nothing by the time that it is needed.
+/// [`called`] as it was when this process began: a link may lead to nothing by the time that it is needed.
 static CALLED: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// The path that this process was called by, if its program lies there: the kernel knows only the file that it was,
-/// which stays the old one where a link to it was turned or it was moved aside.
+/// The path that this process was called by, if its program lies there. The kernel knows only the file, which stays the
+/// old one if a link to it was turned or it was moved aside.
 fn called() -> Option<PathBuf> {
     let name = PathBuf::from(std::env::args_os().next()?);
     if name.as_os_str().as_bytes().contains(&b'/') {
         return Some(name).filter(|path| path.metadata().is_ok_and(|file| is_executable(&file)));
     }
-    // By a name, as a shell finds it. Anything may be called so.
+    // A name without a slash, as a shell finds it in PATH. Another program may have the same name.
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let is_own = |path: &PathBuf| path.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (own.dev(), own.ino()));
     let folders = std::env::var_os("PATH")?;
@@ -310,16 +312,17 @@ fn send(stream: &UnixStream, words: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Re
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// This process serves. Returns once the other one has told the service manager which is which, or is gone.
+    /// Tells it that this process serves. Returns once it has told the service manager which process is which, or is
+    /// gone.
     pub fn let_go(&mut self) {
         let told = self.0.set_read_timeout(Some(LETTING_GO)).and_then(|()| self.0.write_all(b"!"));
-        // Where nobody listens any more, there is nobody to let go.
+        // If it has gone there is nothing to let go.
         let _ = told.and_then(|()| self.0.read_exact(&mut [0]));
     }
 
-    /// Waits for its end: where a service manager stops this process, whatever is left of the service is killed.
+    /// Waits for its end: when this process ends, a service manager kills whatever is left of the service.
     pub fn outlive(mut self) {
-        // It may say only now what was not waited for any more, and nothing else; an error is its end as well.
+        // A late answer may come first, and nothing else; an error is its end as well.
         let _ = self.0.set_read_timeout(None).and_then(|()| io::copy(&mut self.0, &mut io::sink()));
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets from the service manager: opened for this process, or kept of one that is gone (sd_listen_fds(3)).
+//! Sockets from the service manager: opened for this process, or kept from one that is gone (sd_listen_fds(3)).
 
 use std::collections::HashSet;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use super::Inherited;
 
-/// Each of them once: one that systemd opened and then kept comes twice.
+/// Takes each socket once: one that systemd opened and then kept comes twice.
 pub(super) fn given(admin: SocketAddr) -> io::Result<Inherited> {
     let mut given = ListenFd::from_env();
     let mut known = HashSet::new();

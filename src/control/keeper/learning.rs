@@ -1,4 +1,4 @@
-//! What engines serve: who is asked for it, and when.
+//! Learning what engines serve, and when they are asked for it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl Keeper {
         self.changed_if(changed);
     }
 
-    /// The models of an engine are to be read now.
+    /// Has the models of an engine read now.
     pub fn wake_models(&self, place: usize) {
         if let Some(member) = self.fleet().member(place) {
             member.models_wanted.notify_one();
