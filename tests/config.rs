@@ -415,7 +415,7 @@ fn impossible_values_are_refused() {
             "6:8",
             "both called \"a:1@1\"",
         ),
-        ("[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n", "3:8", "`name` \"a\\u{1b}b\" has signs"),
+        ("[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n", "3:8", "`name` \"a\\u{1b}b\" has control characters"),
         (
             "[[upstream]]\nurl = \"http://a:1\"\nname = \"x\"\n[[upstream]]\nurl = \"http://b:1\"\nname = \"x\"\n",
             "6:8",

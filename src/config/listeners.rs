@@ -233,7 +233,7 @@ mod tests {
             config.upstream.push(super::super::Upstream { ranks, kv_events, ..super::super::Upstream::new(url) });
         }
         let said = config.clone().checked().unwrap_err().to_string();
-        assert!(said.contains("and that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
+        assert!(said.contains("but that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
         config.upstream[0].ranks = 1;
         assert!(config.checked().is_ok());
     }
