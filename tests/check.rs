@@ -166,7 +166,7 @@ fn what_of_a_models_prompts_is_followed_is_said() {
         (unnamed, "advice ", "policy \"precise\" has no `tokenizer`"),
         (without_template, "advice ", "chats are routed as by \"warm\""),
         (whole, "ok ", ": chats of user, assistant, system, tool, developer are followed"),
-        (other, "advice ", ": it is routed as by \"warm\": it says neither ByteLevel nor Metaspace"),
+        (other, "advice ", ": its model is routed as by \"warm\": it says neither ByteLevel nor Metaspace"),
     ] {
         let line = said.lines().find(|line| line.contains(" tokenizer ")).unwrap_or_default();
         assert!(line.starts_with(mark) && line.contains(words), "{words}: {said}");
@@ -341,7 +341,10 @@ fn what_engines_leave_unsaid_of_their_caches_is_advised_on() {
     let all = [
         ("ok ", "replies say how much of a prompt was cached"),
         ("advice ", "start it with --enable-prompt-tokens-details to compare"),
-        ("advice ", "start it with --enable-cache-report to compare; its server in Rust says it on /generate alone"),
+        (
+            "advice ",
+            "start it with --enable-cache-report to compare; SGLang's server in Rust tells it on /generate alone",
+        ),
         ("advice ", "prefix caching is off"),
         ("advice ", "sleeps, and gets no requests"),
     ];

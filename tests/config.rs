@@ -183,7 +183,7 @@ fn the_key_of_an_engine_is_not_shown() {
     ] {
         let said = said(text);
         assert!(said.starts_with(&format!("w.toml:{place}: ")) && !said.contains("secret"), "{said}");
-        assert!(said.contains("stands in a file of its own, which `api_key_file` of [[upstream]] names"), "{said}");
+        assert!(said.contains("is kept in a file of its own, named by `api_key_file` of [[upstream]]"), "{said}");
     }
     for text in [
         "api_key = sk-secret\n",
@@ -243,13 +243,13 @@ fn the_name_of_a_model_stands_in_quotes() {
         [("[pool.llama-3.1-8b]\npolicy = \"session\"\n", "1:15"), ("pool.llama-3.1-8b.policy = \"session\"\n", "1:14")]
     {
         let said = said(text);
-        assert!(said.contains("stands in quotes: write [pool.\"llama-3.1-8b\"]"), "{said}");
+        assert!(said.contains("needs quotes: write [pool.\"llama-3.1-8b\"]"), "{said}");
         assert!(said.starts_with(&format!("w.toml:{place}: ")), "{said}");
     }
     assert!(said("[pool.a.b.c.d]\nload_percent = 150\n").contains("write [pool.\"a.b.c.d\"]"));
     assert!(
         said("[pool]\npolicy = \"warm\"\n")
-            .contains("2:10: `policy` is for one model: write it below [pool.\"MODEL\"]")
+            .contains("2:10: `policy` is for one model: write it below [pool.\"SERVED-ID\"]")
     );
     assert!(said("[pool]\nm = \"warm\"\n").contains("`m` wants a table, not a text"));
 }
@@ -272,7 +272,7 @@ fn faults_of_all_of_a_file_are_said_with_their_place() {
             Flags::default(),
             engine("a") + &engine("b"),
             format!("{name}:6:13: "),
-            "`kv_events` of b:1 is tcp://*:5557, a port to wait at for this engine alone, and that of a:1 is",
+            "`kv_events` of b:1 is tcp://*:5557, a port at which to wait for this engine alone, but that of a:1 is",
         ),
         (
             Flags::default(),
@@ -327,7 +327,7 @@ fn impossible_values_are_refused() {
         ("[queue]\nwaiting_max = 0\n", "2:15", "`waiting_max` cannot be 0"),
         ("[queue]\nwaiting_max = 4097\n", "2:15", "`waiting_max` cannot be above 4096"),
         ("[queue]\ntenant_header = \"x tenant\"\n", "2:17", "\"x tenant\" is not a header name"),
-        ("[queue]\nweights = { a = 2 }\n", "2:11", "no `tenant_header` says who is one"),
+        ("[queue]\nweights = { a = 2 }\n", "2:11", "no `tenant_header` says which header field"),
         (
             "[queue]\ntenant_header = \"x-tenant\"\nweights = { a = 1001 }\n",
             "3:17",
@@ -352,7 +352,11 @@ fn impossible_values_are_refused() {
         ("[limits]\nretry_percent = 101\n", "2:17", "at most 100"),
         ("[routing]\nload_percent = 99\n", "2:16", "`load_percent` is 99"),
         ("[routing]\nreplication = 0\n", "2:15", "`replication` is 0"),
-        ("[routing]\nsession_fields = [\"user\", \"cache_salt\"]\n", "2:18", "\"cache_salt\" is read for what it says"),
+        (
+            "[routing]\nsession_fields = [\"user\", \"cache_salt\"]\n",
+            "2:18",
+            "\"cache_salt\" is read for another purpose",
+        ),
         ("[routing]\nsession_fields = [\"metadata.user_id\"]\n", "2:18", "would be within another field"),
         (
             "[routing]\nsession_fields = [\"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\", \"i\"]\n",
@@ -411,7 +415,11 @@ fn impossible_values_are_refused() {
             "6:8",
             "both called \"a:1@1\"",
         ),
-        ("[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n", "3:8", "`name` \"a\\u{1b}b\" has signs"),
+        (
+            "[[upstream]]\nurl = \"http://a:1\"\nname = \"a\\u001bb\"\n",
+            "3:8",
+            "`name` \"a\\u{1b}b\" has control characters",
+        ),
         (
             "[[upstream]]\nurl = \"http://a:1\"\nname = \"x\"\n[[upstream]]\nurl = \"http://b:1\"\nname = \"x\"\n",
             "6:8",
@@ -484,8 +492,8 @@ fn keys_of_events_belong_together() {
     let there = source("kv_events = \"tcp://a:2\"\nkv_replay = \"tcp://a:3\"\nkv_topic = \"kv\"").unwrap().unwrap();
     assert_eq!((there.events.port, there.replay.unwrap().port, &*there.topic), (2, 3, "kv"));
     for (keys, why) in [
-        ("kv_replay = \"tcp://a:3\"", "\"auto\" is told all three"),
-        ("kv_events = \"told\"\nkv_topic = \"x\"", "\"told\" is told all three"),
+        ("kv_replay = \"tcp://a:3\"", "with \"auto\" the engine tells all three"),
+        ("kv_events = \"told\"\nkv_topic = \"x\"", "with \"told\" the engine tells all three"),
         ("kv_events = \"off\"\nkv_topic = \"x\"", "which is missing"),
         ("kv_events = \"ipc:///x\"", "publish over TCP"),
         ("kv_events = \"tcp://a:2\"\nkv_replay = \"a\"", "kv_replay"),

@@ -283,7 +283,10 @@ fn a_key_is_sent_where_a_file_names_it() {
         let output = keyed(file);
         let report = text(&output);
         assert!(output.status.code() == Some(code) && report.contains(line), "{report}");
-        assert!(report.contains("ok      cache ") && report.contains("unknown models         told to who"), "{report}");
+        assert!(
+            report.contains("ok      cache ") && report.contains("unknown models         told only with its key"),
+            "{report}"
+        );
         assert!(!report.contains("does not answer"), "{report}");
     }
 }

@@ -13,7 +13,7 @@ fn warmfront(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A process that refuses its arguments does not read.
+    // Fails if the process refuses its arguments: it does not read then.
     let _ = process.stdin.take().unwrap().write_all(input.as_bytes());
     process.wait_with_output().unwrap()
 }
@@ -88,7 +88,7 @@ fn a_default_model_that_nobody_serves_is_said() {
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains(words), "{said}");
     }
-    // Where all engines serve the same, such a request is for these.
+    // If all engines serve the same models, such a request is for all of them.
     let both = engine("a", "m\", \"n") + &engine("b", "m\", \"n");
     std::fs::write(&path, both).unwrap();
     let output = warmfront(&["explain", "--config", path.to_str().unwrap(), "--json"], "{\"prompt\":\"x\"}");
@@ -97,7 +97,7 @@ fn a_default_model_that_nobody_serves_is_said() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// As requests are: what was read before that stands.
+/// As with requests of clients, a model read before the fault counts.
 #[test]
 fn a_model_before_what_is_no_json_is_asked_for() {
     let path = std::env::temp_dir().join(format!("warmfront-explain-broken-{}.toml", std::process::id()));
@@ -158,7 +158,7 @@ fn exit_statuses_tell_usage_from_configuration() {
     }
 }
 
-/// Of a file only the admin listener's address is wanted where a front is asked.
+/// When a front is asked, only the admin listener's address is taken from the file.
 #[test]
 fn a_front_is_asked_by_a_file_without_engines() {
     let path = std::env::temp_dir().join(format!("warmfront-explain-asked-{}.toml", std::process::id()));
@@ -169,7 +169,7 @@ fn a_front_is_asked_by_a_file_without_engines() {
     assert!(said.contains("127.0.0.1:1") && said.contains("is a front running"), "{said}");
 }
 
-/// Text that clap and the query would have mangled.
+/// The text holds what clap and the query could have mangled.
 #[test]
 fn what_is_asked_is_asked_as_it_was_written() {
     for (flags, words) in [
@@ -198,7 +198,7 @@ fn what_is_asked_is_asked_as_it_was_written() {
         lines
     });
     let flags = ["explain", "--admin", &admin, "--path", "/v1/completions?a=b&c#d e", "--header", "X-Session-Id: zoë"];
-    // As they were copied from a client's request.
+    // Headers as copied from a client's request.
     let client = ["--header", "Host: api.example", "--header", "Origin: http://a.example"];
     warmfront(&[&flags[..], &client].concat(), BODY);
     let lines = asked.join().unwrap();

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const WATCHED: Duration = Duration::from_secs(6);
-/// Wakes a second that a shard may have.
+/// Most wakes of a shard per second.
 const WAKES_MAX: f64 = 1.5;
 
 struct Front(Child);
@@ -25,7 +25,7 @@ fn idle_shards_on_epoll_wake_once_a_second() {
     wakes_once_a_second("epoll");
 }
 
-/// io_uring, where there is one.
+/// The driver is io_uring, if the machine allows it.
 #[test]
 fn idle_shards_on_the_driver_of_this_machine_wake_once_a_second() {
     wakes_once_a_second("auto");
@@ -35,7 +35,7 @@ fn ready(driver: &str) -> Front {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);
     command.args(["--driver", driver]);
-    // Nobody is there: control goes on asking, and publishes nothing new.
+    // No engine listens there: control goes on asking, and publishes nothing new.
     command.args(["--upstream", "http://127.0.0.1:9"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut front = Front(child);
@@ -51,7 +51,7 @@ fn wakes_once_a_second(driver: &str) {
     let before = wakes(front.0.id());
     sleep(WATCHED);
     let after = wakes(front.0.id());
-    // Longer than that where this thread was not let run.
+    // It may have been longer, if the machine did not let this thread run.
     let watched = began.elapsed();
     assert_eq!(before.keys().collect::<Vec<_>>(), ["shard-0", "shard-1"]);
     for (shard, before) in before {
@@ -65,7 +65,7 @@ fn wakes(process: u32) -> BTreeMap<String, u64> {
     let mut wakes = BTreeMap::new();
     for thread in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
         let thread = thread.unwrap().path();
-        // Others come and go, and have no name then.
+        // Other threads come and go, and have no name once they are gone.
         let name = fs::read_to_string(thread.join("comm")).unwrap_or_default().trim().to_owned();
         if name.starts_with("shard-") {
             let status = fs::read_to_string(thread.join("status")).unwrap();

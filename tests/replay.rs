@@ -583,7 +583,7 @@ fn wrong_flags_are_said_in_words() {
         (&[&trace, "--loads", "0.5,1,0.50"], "--loads names 0.5 twice"),
         (&[&trace, "--pool", "llama"], "--pool is for access logs"),
         (&["--generate", "chat", "--seconds", "1e6"], "lower --seconds"),
-        (&[&trace, "--threads", "7"], "--threads says nothing of this traffic"),
+        (&[&trace, "--threads", "7"], "--threads does not apply to this traffic"),
         (&[&trace, "--profile", "tpu"], "there are h100-8b, h100x2-70b, l4-8b"),
         (&[&trace, "--profile", "l4-8b", "--block-tokens", "16"], "is --block-tokens right?"),
         (&[&trace, "--requests", "0"], "--requests"),

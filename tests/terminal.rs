@@ -1,5 +1,6 @@
-//! What engines, fronts and requests say is printed without an effect on the terminal: no sign of theirs moves its cursor,
-//! begins an escape sequence, makes a line or turns the direction of reading. (`doctor` and `top` have tests of their own.)
+//! Text from engines, fronts and requests is printed without an effect on the terminal: no character of theirs moves
+//! its cursor, begins an escape sequence, makes a line or turns the direction of reading. (`doctor` and `top` have
+//! tests of their own.)
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use serde_json::json;
 /// A title, a cleared screen, a line like ours, a turned direction, and CSI in one sign.
 const EVIL: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nok      forged\u{202e}\u{9b}31m";
 
-/// Answers what is asked for with status and body, where it says so by the beginning of the path; else 404.
+/// A server that answers paths that begin with one of these with its status and body, and others with 404.
 fn answering(answers: Vec<(&'static str, u16, String)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -42,12 +43,12 @@ fn warmfront(arguments: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().unwrap();
-    // A process that refuses its arguments does not read.
+    // Fails if the process refuses its arguments: it does not read then.
     let _ = process.stdin.take().unwrap().write_all(input.as_bytes());
     process.wait_with_output().unwrap()
 }
 
-/// What was printed, all of it without effect; the evil is there, written out.
+/// What was printed. Panics unless all of it is without effect, and the evil text in it is written out.
 fn without_effect(output: &Output) -> String {
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
@@ -67,7 +68,7 @@ fn check_shows_what_engines_say_without_effect() {
     let url = format!("http://{engine}");
     let text = without_effect(&warmfront(&["check", "--no-ports", "--upstream", &url], ""));
     assert!(text.contains("serves \\u{1b}]0;owned\\u{7}\\u{1b}[2J") && text.contains(", x\\u{1b}c"), "{text}");
-    // What a file asks for and the engine does not serve is told with what it does serve.
+    // A model that the file names but the engine does not serve is reported with those that it does serve.
     let file = std::env::temp_dir().join(format!("warmfront-terminal-{}.toml", std::process::id()));
     std::fs::write(&file, format!("[[upstream]]\nurl = \"{url}\"\nmodels = [\"m\"]\n")).unwrap();
     let output = warmfront(&["check", "--no-ports", "--config", file.to_str().unwrap()], "");
@@ -79,7 +80,7 @@ fn check_shows_what_engines_say_without_effect() {
 fn explain_shows_what_requests_and_fronts_say_without_effect() {
     let body = json!({"model": EVIL, "prompt": "hi"}).to_string();
     without_effect(&warmfront(&["explain", "--path", "/v1/completions", "--upstream", "http://a:1"], &body));
-    // Whoever answers where a front is thought to be.
+    // Another server may answer at the address where a front is expected.
     let explanation = json!({
         "api": EVIL, "body_bytes": 1, "scan": "whole", "model": EVIL, "stream": null, "max_tokens": null, "tools": false,
         "images": 0, "duplicates": 0, "prompt_bytes": 1, "tokens_estimate": 1, "refused": null, "pool": EVIL,
@@ -93,7 +94,7 @@ fn explain_shows_what_requests_and_fronts_say_without_effect() {
     }
 }
 
-/// As everywhere on a terminal: who wants no colours, or has a terminal without, gets none.
+/// As usual on terminals: with NO_COLOR, or on a terminal without colours, there are none.
 #[test]
 fn the_log_has_colours_where_they_are_wanted() {
     for (variables, coloured) in [
@@ -106,11 +107,11 @@ fn the_log_has_colours_where_they_are_wanted() {
         unlockpt(&master).unwrap();
         let tty = ptsname(&master, Vec::new()).unwrap();
         let open = || rustix::fs::open(&tty, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        // While it is open here, what was said is kept.
+        // As long as it is open here, what was written is kept.
         let _kept = open();
         let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
         command.args(["serve", "--upstream", "http://127.0.0.1:1", "--admin", "127.0.0.1:0", "--shards", "1"]);
-        // It says that it starts, and that it cannot listen there.
+        // It logs that it starts, and that it cannot listen there.
         command.args(["--listen", "192.0.2.1:1"]).env_remove("NO_COLOR").env_remove("JOURNAL_STREAM");
         let mut front = command.envs(variables.iter().copied()).stdin(Stdio::null()).stderr(open()).spawn().unwrap();
         assert_eq!(front.wait().unwrap().code(), Some(78));

@@ -45,14 +45,14 @@ pub struct Args {
     flags: Flags,
 }
 
-/// Where the package has a file of the sources; that one, where there is no package.
+/// The path of a file as the package installs it, or in the sources if there is no package.
 fn shipped(source: &str) -> String {
     let name = Path::new(source).file_name().unwrap_or_default();
     let packaged = Path::new("/usr/share/doc/warmfront/examples").join(name);
     if packaged.exists() { packaged.display().to_string() } else { source.to_owned() }
 }
 
-/// What was looked at and found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     weight: Weight,
@@ -103,7 +103,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         Err(invalid) => return refuse(&invalid),
     };
     let config = read.config.clone();
-    // What there is to say of a machine does not wait for engines.
+    // The machine is checked even if no engine is named.
     let unfit = match read.checked() {
         Err(invalid) if !config.upstream.is_empty() || !invalid.wants_engines_alone() => return refuse(&invalid),
         checked => checked.err(),

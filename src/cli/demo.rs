@@ -23,14 +23,14 @@ use lineup::Lineup;
 /// Real time that starting a front may add to each policy's share.
 const START: Duration = Duration::from_secs(2);
 
-/// A reply of which nothing comes for so long has failed, in simulated seconds...
+/// A reply has failed of which nothing comes for so many simulated seconds...
 const PATIENCE: f64 = 60.0;
 
-/// ... or until so many of all threads a simulated second could have had their turn, a third of what the slowest policy
-/// serves...
+/// ... or, if that is longer, for as long as all threads take at so many turns a simulated second, a third of what the
+/// slowest policy serves...
 const TURNS: f64 = 25.0;
 
-/// ... and in real ones, in which the machine may stand still.
+/// ... and for so many real seconds at least, since the machine may stand still.
 const PATIENCE_REAL: f64 = 10.0;
 
 /// KV tokens of each engine: one context at least, and beyond the most their simulation takes too much memory.
@@ -95,7 +95,7 @@ impl DemoArgs {
         Ok(settings)
     }
 
-    /// A misspelt one is refused before the others have run for a minute.
+    /// Parses all of them first: a misspelt one is refused before the others have run for a minute.
     fn lineups(&self) -> Result<Vec<Lineup>, String> {
         self.policies.iter().map(|text| text.parse()).collect()
     }
@@ -183,7 +183,7 @@ async fn compare(args: &DemoArgs, fleet: &Fleet, settings: &Settings) -> Result<
     Ok(verdict(&outcomes))
 }
 
-/// What the table does not say: failures and a machine that was too slow.
+/// Says what the table does not: failures, and whether the machine was too slow.
 fn verdict(outcomes: &[Outcome]) -> ExitCode {
     let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
     let replies: u64 = outcomes.iter().map(|outcome| outcome.replies).sum();
@@ -198,7 +198,7 @@ fn verdict(outcomes: &[Outcome]) -> ExitCode {
     if failed > 0 || empty { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Engines that are late make prompts wait, clients that are late read what has long come.
+/// Warns if engines ran late, which makes prompts wait, or clients, which then read late what has long come.
 fn too_busy(outcomes: &[Outcome]) -> String {
     let most = |lag: fn(&Outcome) -> f64| outcomes.iter().map(lag).fold(0.0, f64::max);
     let late = [("an engine", most(|outcome| outcome.lag)), ("the clients", most(|outcome| outcome.clients_lag))];
@@ -243,7 +243,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What comes of `share` of real time.
+    /// Measures for `share` of real time.
     async fn measure(
         mut self,
         fleet: &Fleet,

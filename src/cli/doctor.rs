@@ -27,9 +27,9 @@ use engine::{Examined, Manner};
 /// Ask each engine what it offers, and print the flags to change so that requests find their caches.
 ///
 /// Engines are asked for /version, /v1/models, /metrics, /kv_event_sources and /server_info (SGLang's; others
-/// answer 404), side by side; where prefixes are not cached, for /v1/completions, too, by a GET that tells whether they
-/// generate; where they publish KV events, these are listened to for a second. Nothing is sent that makes an engine
-/// compute, but with --ask.
+/// answer 404), side by side. If prefixes are not cached they are asked for /v1/completions, too, by a GET that tells
+/// whether they generate; if they publish KV events, these are listened to for a second. Nothing is sent that makes an
+/// engine compute, except with --ask.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   warmfront doctor --config /etc/warmfront/warmfront.toml
@@ -42,16 +42,16 @@ use engine::{Examined, Manner};
       jq -r '.engines[] | .name, .add[]'
 
 Of each engine:
-  key             where its file cannot be read here
+  key             only if the file of its API key cannot be read here
   server          which, and its version
   models          ids, adapters, the longest context
-  tokenizer       whether the front knows the words of these models, where its
+  tokenizer       whether the front has the tokenizers of these models, if its
                   policy needs them
   cache           whether prefixes are cached; its blocks and tokens
   metrics         those that routing uses, and which are missing
   ranks           data-parallel ranks behind its port
-  events          whether it tells what is in its cache, and whether that is
-                  heard here, where a policy goes by it
+  events          whether it tells what is in its cache and, if a policy goes
+                  by that, whether it is heard here
   replay          whether it tells again what was missed
   cached_tokens   whether replies say how much of a prompt was cached
   clock           its date beside ours
@@ -85,7 +85,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     let Args { config, upstream, policy, ask, timeout, json } = args;
     let flags = Flags { file: config, upstream, policy, ..Flags::default() };
     let read = Config::read(&flags).and_then(|mut read| {
-        // What a policy wants of engines is asked of that one alone.
+        // With --policy engines are examined for that policy alone.
         if policy.is_some() {
             read.config.drop_shadows();
         }
@@ -113,7 +113,7 @@ pub(super) fn main(args: Args) -> ExitCode {
 fn examined(manner: &Manner) -> io::Result<Vec<Examined>> {
     runtime()?.block_on(async {
         let examine = |upstream: &Upstream| tokio::spawn(engine::examine(upstream.clone(), manner.clone()));
-        // What is wrong with them beside each other is `check`'s to say.
+        // Engines that conflict with each other are left to `check`.
         let engines = control::engines(&manner.config).await.unwrap_or_else(|_| manner.config.upstream.clone());
         let tasks: Vec<_> = engines.iter().map(examine).collect();
         let mut examined = Vec::new();

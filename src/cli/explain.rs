@@ -19,9 +19,9 @@ use crate::control::fleet::Fleet;
 use crate::control::forms::Forms;
 use crate::fleet::Loads;
 
-/// Fields that say who asks.
+/// Header fields that say where a request comes from.
 const ASKERS: &[&str] = &["host", "origin", "sec-fetch-site"];
-/// Longest wait for a live fleet's answer.
+/// Longest wait for a running front's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -85,7 +85,7 @@ fn request_id(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("a request's id is the x-request-id of its reply".into()) } else { Ok(text.to_owned()) }
 }
 
-/// As a path or a query has it.
+/// Escapes a text for a path or a query.
 fn escaped(text: &str) -> String {
     let escaped = |byte: u8| match byte {
         b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).into(),
@@ -97,7 +97,7 @@ fn escaped(text: &str) -> String {
 pub(super) fn main(args: Args) -> ExitCode {
     if let Some(id) = &args.request_id {
         let address = match &args.flags.file {
-            // Whatever else is in it: the front that is asked has its engines.
+            // Not checked as a whole: only `admin` is used, and the front that is asked has its own engines.
             Some(_) => match Config::read(&args.flags) {
                 Ok(read) => read.config.serve.admin,
                 Err(invalid) => return refuse(&invalid),
@@ -138,7 +138,7 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// Against a fleet where nothing is in flight.
+/// Explains it for a fleet where nothing is in flight.
 fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     let mut config = Config::load(&args.flags).map_err(|invalid| invalid.to_string())?;
     let fields: Vec<_> = args.fields.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
@@ -159,13 +159,13 @@ fn offline(args: &Args, body: &[u8]) -> Result<Explanation, String> {
     Ok(explain::explain(&question, &config, &snapshot, &Loads::default()))
 }
 
-/// Of the running front whose admin listener is at `address`.
+/// Asks the running front whose admin listener is at `address`.
 fn live(args: &Args, address: SocketAddr, body: Vec<u8>) -> Result<Explanation, String> {
     let authority = address.to_string();
     let path = format!("/explain?path={}", escaped(&args.path));
     let call =
         Call { address, authority: &authority, path: &path, key: None, timeout: TIMEOUT, bytes_max: ANSWER_BYTES_MAX };
-    // Those would say of this question where it comes from, and the front would take it for a page's.
+    // The front would take these for this question's own fields, and the question for a web page's.
     let fields = args.fields.iter().filter(|(name, _)| !ASKERS.iter().any(|asker| name.eq_ignore_ascii_case(asker)));
     let fields = fields.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let runtime = runtime().map_err(|error| error.to_string())?;
@@ -182,7 +182,7 @@ fn live(args: &Args, address: SocketAddr, body: Vec<u8>) -> Result<Explanation, 
         .map_err(|error| format!("{authority} is not a warmfront of this version: {error}"))
 }
 
-/// For people.
+/// The explanation for people.
 fn table(explanation: &Explanation) -> String {
     let mut out = String::new();
     let e = explanation;

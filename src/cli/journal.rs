@@ -1,4 +1,4 @@
-//! Lines for systemd's journal: it knows the time, and wants to be told how grave each line is.
+//! Lines for systemd's journal: it adds the time itself, and takes each line's priority from a prefix.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ pub(super) fn reads_us() -> bool {
     let Some(stream) = env::var_os("JOURNAL_STREAM") else { return false };
     let error = io::stderr().as_fd().try_clone_to_owned();
     let file = error.and_then(|descriptor| File::from(descriptor).metadata());
-    // The variable is inherited also where standard error goes elsewhere.
+    // The variable is inherited even if standard error goes elsewhere.
     file.is_ok_and(|file| is_stream(&stream, file.dev(), file.ino()))
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Lines {
 }
 
 impl Write for Lines {
-    /// Events come in one piece each.
+    /// Writes one event: each comes in one piece.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         match self.priority {
             Some(level) => log::write(&prioritized(level, event)),
@@ -64,7 +64,7 @@ impl Write for Lines {
     }
 }
 
-/// Words may have several lines, and the journal takes each for an entry of its own.
+/// Puts the priority in front of each line of the text: the journal takes each line for an entry of its own.
 pub(super) fn prioritized(level: Level, text: &[u8]) -> Vec<u8> {
     let priority: &[u8] = match level {
         Level::ERROR => b"<3>",

@@ -32,13 +32,13 @@ use crate::config::{Log, LogFormat};
 use crate::control;
 use crate::control::client::CallError;
 
-/// Whether something that was to be said is lost, and not for want of readers.
+/// Whether output was lost for another reason than that its reader has gone.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Whether the log is JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Writes to standard output, of which a reader may have seen enough.
+/// Writes to standard output. It is no fault if the reader has gone.
 fn say(words: &str) {
     let mut out = io::stdout();
     if let Err(error) = out.write_all(words.as_bytes()).and_then(|()| out.flush())
@@ -49,7 +49,7 @@ fn say(words: &str) {
     }
 }
 
-/// Writes to standard error, likewise.
+/// Writes to standard error. It is no fault if that fails.
 fn note(words: &str) {
     let _ = io::stderr().write_all(words.as_bytes());
 }
@@ -110,12 +110,12 @@ pub fn main() -> ExitCode {
     if status == ExitCode::SUCCESS && LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { status }
 }
 
-/// A runtime of one thread: the one that waits for what runs there.
+/// A runtime that runs on the calling thread.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// A variable of the environment that is more than empty.
+/// A variable of the environment, if it is set and not empty.
 fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -130,18 +130,18 @@ fn has_colours(out: &impl IsTerminal) -> bool {
     out.is_terminal() && !is_dumb() && set("NO_COLOR").is_none()
 }
 
-/// Says what is wrong with configuration or machine, for somebody to change.
+/// Tells a fault of configuration or machine; returns the exit status for it.
 fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
     complain(why);
     ExitCode::from(EX_CONFIG)
 }
 
-/// Says why it ends, as the log is written by then.
+/// Tells why the process ends, in the format of the log if that was read.
 fn complain(why: &dyn std::fmt::Display) {
     let mut words = format!("warmfront: {why}");
     if IS_JSON.load(Ordering::Relaxed) {
         let mut now = String::new();
-        // A string takes all.
+        // Writing to a string cannot fail.
         let _ = SystemTime.format_time(&mut format::Writer::new(&mut now));
         words = serde_json::json!({"timestamp": now, "level": "ERROR", "message": words}).to_string();
     }
@@ -150,7 +150,7 @@ fn complain(why: &dyn std::fmt::Display) {
     control::log::write(&words);
 }
 
-/// Why there is nothing from the admin listener that a front was to have.
+/// Why a front's admin listener did not answer, in words.
 fn unanswered(error: &CallError) -> String {
     format!("{error}; is a front running with its admin listener there?")
 }
@@ -172,7 +172,7 @@ fn log(log: &Log) -> Level {
     control::log::open();
     let colours = has_colours(&io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(StandardError { is_journal: journal }).with_ansi(colours);
-    // It fails only where a log is set already, as in tests.
+    // It fails only if a log is set already, as in tests.
     let _ = match log.format {
         LogFormat::Text if journal => {
             registry.with(layer.with_target(false).with_level(false).without_time()).try_init()

@@ -66,8 +66,8 @@ between the tokens that a choice thought cached and those that its engine found;
 8,192 tokens; `between tokens` is a mean; `SLO kept` is the share of requests within --slo-ttft-ms and \
 --slo-token-ms; `imbalance` is tokens computed at the busiest engine over the mean; the last columns divide by `random` and `oracle` at the same load.")]
 pub struct Args {
-    /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed,
-    /// and of a pipe this is /dev/stdin.
+    /// Trace in Mooncake's format, or an access log in JSON; Zstandard is decompressed;
+    /// for a pipe write /dev/stdin.
     #[arg(value_name = "TRACE", conflicts_with = "generate")]
     trace: Option<PathBuf>,
     /// Generate traffic instead of reading a trace.
@@ -78,7 +78,7 @@ pub struct Args {
     /// smg, llm-d, dynamo, clairvoyant, pooled, oracle.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
-    /// Times the traffic's own rate (chat: its threads); several make one table each.
+    /// Factors of the traffic's own rate (chat: of its threads); each of several makes a table.
     #[arg(long, visible_aliases = ["load", "rate-scale"], value_name = "FACTORS", value_delimiter = ',', default_value = "1", value_parser = factor)]
     loads: Vec<f64>,
     /// Engines.
@@ -88,7 +88,8 @@ pub struct Args {
     /// times as large. Of the policies only the front's own know the weights.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", value_parser = clap::value_parser!(u32).range(1..=64))]
     weights: Vec<u32>,
-    /// Fronts among which requests are dealt, and which share nothing; other routers' policies stay one.
+    /// Fronts among which requests are dealt, and which share nothing; `all` then leaves out policies that are
+    /// simulated as one router alone.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     fronts: u16,
     /// What an engine is: l4-8b (the default of chat), h100x2-70b (of all else), h100-8b, or one of --profiles.
@@ -101,22 +102,22 @@ pub struct Args {
     /// KV tokens of an engine, instead of the profile's; contexts are no longer than that.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     kv_tokens: Option<u32>,
-    /// Varies generated traffic, and what policies draw.
+    /// Varies generated traffic, and the random choices of policies.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Tenants: the first asks nine of ten requests, the others share the rest.
+    /// Tenants: the first sends nine of ten requests, the others share the rest.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     tenants: u16,
     /// A request is served well if its first token comes within this...
     #[arg(long, value_name = "MS", default_value = "2000", value_parser = positive)]
     slo_ttft_ms: f64,
-    /// ... and its others in the mean within this.
+    /// ... and its other tokens in the mean within this.
     #[arg(long, value_name = "MS", default_value = "200", value_parser = positive)]
     slo_token_ms: f64,
     /// Write all figures to a file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw mean times to first token by load.
+    /// Draw mean times to first token by load, to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Runs at a time; without it one for each CPU.
@@ -132,13 +133,13 @@ pub struct Args {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "KV events")]
 struct Hearing {
-    /// Precise: from a change in a cache to the front [default: 0].
+    /// Precise: delay from a change in a cache until the front hears of it [default: 0].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     event_delay_ms: Option<u64>,
     /// Precise: batches that are lost; a batch is what one step changes [default: 0].
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     event_loss: Option<f64>,
-    /// Precise: whether engines are asked again for what was lost, which takes the delay once more:
+    /// Precise: whether engines are asked for lost batches, whose answers take the same delay again:
     /// on, off [default: on].
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     event_replay: Option<bool>,
@@ -158,7 +159,7 @@ fn on_or_off(text: &str) -> Result<bool, String> {
 }
 
 impl Hearing {
-    /// Refused where nobody hears.
+    /// How events are delivered; an error if flags say it and no policy hears events.
     fn delivery(&self, policies: &[&Named]) -> Result<Delivery, String> {
         let given = self.event_delay_ms.is_some() || self.event_loss.is_some() || self.event_replay.is_some();
         if given && !policies.iter().any(|policy| policy.hears_events()) {
@@ -189,7 +190,7 @@ fn compare(args: &Args) -> Result<(), String> {
         return Err(format!("--loads names {load} twice"));
     }
     let events = args.hearing.delivery(&policies)?;
-    // Before minutes are spent on what could not be kept.
+    // Checked before minutes are spent on results that could not be written.
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| writable(path).map_err(unwritten(path)))?;
     let mut profile = profile(args)?;
     let weights = weights(args)?;
@@ -211,7 +212,7 @@ fn compare(args: &Args) -> Result<(), String> {
     let engines: u64 = weights.iter().copied().map(u64::from).sum();
     if u64::from(profile.kv_tokens) * engines > KV_TOKENS_MAX {
         return Err(format!(
-            "caches of more than {KV_TOKENS_MAX} tokens in all: fewer --replicas or a smaller kv_tokens"
+            "caches of more than {KV_TOKENS_MAX} tokens in all cannot be simulated: give fewer --replicas or a smaller --kv-tokens"
         ));
     }
     let fronts = if args.fronts > 1 { format!(", behind {} fronts", args.fronts) } else { String::new() };
@@ -260,7 +261,7 @@ fn weights(args: &Args) -> Result<Vec<u32>, String> {
     }
 }
 
-/// The policies of these names, each once; before several fronts only those that can stand there.
+/// The policies with these names, each once; with several fronts only those that can run on several.
 fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, String> {
     let mut chosen: Vec<&'static Named> = Vec::new();
     for name in names {

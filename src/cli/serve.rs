@@ -22,9 +22,9 @@ use crate::shard::{choice, panics};
 use crate::snapshot::Snapshot;
 use crate::succession::{self, Inherited, inherit};
 
-/// How often the start of the shards is looked at.
+/// How often to look whether all shards have started.
 const GLANCE: Duration = Duration::from_millis(2);
-/// Before a start that failed ends, where it is tried again at once.
+/// Pause before a failed start ends the process, which may be started again at once.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// Run the front: accept clients, choose an engine for each request, relay.
@@ -59,7 +59,7 @@ pub struct Args {
 pub(super) fn main(args: Args) -> ExitCode {
     let activated = succession::is_activated();
     let status = serve(args);
-    // Whoever waits at a socket of systemd's starts the front again at once, and systemd closes a socket that starts
+    // Clients that wait at a socket of systemd's cause another start at once, and systemd closes a socket that causes
     // twenty in 2 s (systemd.socket(5), TriggerLimitBurst=).
     if activated && status == ExitCode::from(EX_CONFIG) {
         sleep(BREATH);
@@ -91,25 +91,25 @@ fn serve(args: Args) -> ExitCode {
 /// Why a front did not start, or not end as it should.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// The listeners of whoever was there before.
+    /// Listeners could not be taken over from the process before or from systemd.
     #[error(transparent)]
     Inherit(io::Error),
     #[error(transparent)]
     Driver(#[from] choice::NotToBeHad),
-    /// Fewer than are needed before the first client.
+    /// Fewer descriptors are allowed than are needed before the first client.
     #[error("{0}")]
     Descriptors(String),
     #[error(transparent)]
     Control(#[from] control::StartError),
     #[error(transparent)]
     Shards(#[from] start::StartError),
-    /// What can only be ours.
+    /// A fault that can only be the front's own.
     #[error("a fault of warmfront: {0} requests were still counted in flight at the end")]
     Fault(u64),
 }
 
 impl Failure {
-    /// Whether there is nothing to change, and another start may do better.
+    /// Whether another start may succeed though nothing is changed.
     fn is_for_now(&self) -> bool {
         use control::StartError::{Access, Admin, Form, Key, Machine, Nowhere};
         match self {
@@ -123,12 +123,12 @@ impl Failure {
     }
 }
 
-/// What the process was started with: its file is read anew, its flags still win over it.
+/// The process's command line, for reloads: its file is read anew, its flags still win over that.
 #[derive(Debug)]
 struct CommandLine {
     flags: Flags,
     level: Level,
-    /// How many there are until the process ends, whatever another configuration says.
+    /// How many shards there are until the process ends, whatever a reloaded configuration says.
     shards: OnceLock<usize>,
 }
 
@@ -139,7 +139,7 @@ impl Source for CommandLine {
     }
 
     fn in_use(&self, config: &Config) {
-        // It fails only when nothing is logged.
+        // It fails only if there is no log.
         let _ = self.level.reload(level(&config.log));
         if let Some(shards) = self.shards.get() {
             say_few_descriptors(config, *shards);
@@ -151,7 +151,8 @@ impl Source for CommandLine {
     }
 }
 
-/// Control first, so that a snapshot is there when the first connection is; then the shards, until they have drained.
+/// Starts control first, so that a snapshot is there before the first connection; then the shards, and waits until they
+/// have drained.
 fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     let Inherited { admin, listeners, mut predecessor } = inherit(config.serve.admin).map_err(Failure::Inherit)?;
     let driver = choice::choose(config.serve.driver)?;
@@ -195,7 +196,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     while !setup.process.all_serving() && !setup.process.draining() {
         sleep(GLANCE);
     }
-    // Who was told to end before it served follows nobody.
+    // A process that was told to end before it served does not replace its predecessor.
     predecessor = predecessor.filter(|_| !setup.process.draining());
     if let Some(predecessor) = &mut predecessor {
         predecessor.let_go();
@@ -217,7 +218,7 @@ fn run(config: Arc<Config>, source: Arc<CommandLine>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked for and cannot be had is no reason not to serve.
+/// Warns of what the configuration asks for and does not get: the front serves without.
 fn say_wanting(config: &Config) {
     let file = &config.control.caches_file;
     if !file.as_os_str().is_empty() {
@@ -232,7 +233,7 @@ fn say_wanting(config: &Config) {
     }
 }
 
-/// Raises what may be open at once; a front that could take no client is refused.
+/// Raises the limit of descriptors; an error if there are too few for a first client.
 fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
     let (may, needed) = (machine::raise_descriptors(), machine::descriptors_needed(config, shards));
     if may < needed {
@@ -246,7 +247,7 @@ fn descriptors(config: &Config, shards: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Where fewer are allowed than the configuration asks for.
+/// Warns if fewer descriptors are allowed than the configuration asks for.
 fn say_few_descriptors(config: &Config, shards: usize) {
     let (limit, wanted) = (machine::raise_descriptors(), machine::descriptors_wanted(config, shards));
     if limit < wanted {

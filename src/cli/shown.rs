@@ -1,16 +1,17 @@
 //! Text of engines, clients and files on a terminal.
 
-/// Longest text that is shown as a name.
+/// Most characters of a text that is shown as a name.
 const SHOWN_SIGNS_MAX: usize = 256;
 
-/// Whether a sign moves a cursor, begins an escape sequence, ends a line, hides or turns the direction of reading.
+/// Whether a character moves a cursor, begins an escape sequence, ends a line, is invisible, or turns the direction of
+/// reading.
 pub(super) fn has_effect(sign: char) -> bool {
     let is_format = matches!(sign,
         '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     sign.is_control() || is_format
 }
 
-/// A text as it may be printed, in one line.
+/// A text as it may be printed, in one line: such characters are escaped.
 pub(super) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for sign in text.chars() {
@@ -19,7 +20,7 @@ pub(super) fn plain(text: &str) -> String {
     out
 }
 
-/// The same of a name or of a few words, cut where they are no such thing.
+/// The same for a name or a few words; a longer text is cut.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_SIGNS_MAX) {
         Some((end, _)) => plain(text.get(..end).unwrap_or_default()) + "...",

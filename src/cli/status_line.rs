@@ -1,4 +1,4 @@
-//! How far a command is: one line that is overwritten on a terminal, and a line now and then elsewhere.
+//! The progress of a command: one line that is overwritten on a terminal, and a line now and then elsewhere.
 
 use std::io::{IsTerminal, Write};
 
@@ -28,7 +28,7 @@ impl StatusLine {
         self.shown += 1;
     }
 
-    /// Ends the line with `line`, which stays.
+    /// Replaces the line by `line`, which stays.
     pub(super) fn keep(&mut self, line: &str) {
         let mut out = std::io::stderr().lock();
         let clear = if self.terminal { "\r\x1b[K" } else { "" };

@@ -24,13 +24,13 @@ use front::Front;
 use history::History;
 use screen::Surface;
 
-/// Between two readings.
+/// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Rates on a terminal are taken over so many seconds: quantiles of one second's requests say little.
 const WINDOW: u16 = 10;
-/// Signs in a line where nobody says.
+/// Characters in a line if neither the terminal nor `COLUMNS` says.
 const WIDTH: usize = 80;
-/// Most signs in a line.
+/// Most characters in a line.
 const WIDTH_MAX: usize = 1_000;
 
 /// Show the fleet of a running front: load, caches, times and state of each endpoint, the queue, the choices.
@@ -97,7 +97,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
             Err(error) => refuse(&format!("cannot use the terminal: {error}")),
         };
     }
-    // There is not memory for whatever may be set.
+    // Bounded, as is the memory for a line.
     let columns = || {
         set("COLUMNS")?
             .to_str()?

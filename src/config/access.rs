@@ -65,7 +65,7 @@ impl Config {
         self.log.access_chain && self.log.access != Access::Off && self.log.access_format == LogFormat::Json
     }
 
-    /// What `access_chain` asks for and nobody makes, in words.
+    /// Why `access_chain` has no effect, in words, if it has none.
     pub(super) fn chain_wanting(&self) -> Option<&'static str> {
         if !self.log.access_chain {
             None
@@ -76,7 +76,7 @@ impl Config {
         } else if !self.counts_tokens() {
             Some(
                 "`access_chain` has nothing to write: chains of prompts are made for the policies `warm` and `precise`, which no pool has; \
-                 `shadow_policy = \"warm\"` has them made beside another, and changes no choice",
+                 `shadow_policy = \"warm\"` makes them beside another policy, and changes no choice",
             )
         } else {
             None
@@ -98,7 +98,7 @@ mod tests {
             ("[log]\naccess_chain = true\naccess = \"stdout\"\n", None),
             (
                 "[routing]\npolicy = \"session\"\n[log]\naccess_chain = true\naccess = \"stdout\"\n",
-                Some("`precise`, which no pool has; `shadow_policy = \"warm\"` has them made"),
+                Some("`precise`, which no pool has; `shadow_policy = \"warm\"` makes them"),
             ),
             (
                 "[log]\naccess_chain = true\naccess = \"stdout\"\naccess_format = \"text\"\n",

@@ -15,8 +15,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The machine itself. Not all of 127.0.0.0/8: from 127.0.0.6 a mesh's proxy beside the front connects for whoever
-    /// asks it.
+    /// This machine. Not all of 127.0.0.0/8: a mesh's sidecar proxy connects from 127.0.0.6 on behalf of anybody.
     pub fn loopback() -> Vec<Cidr> {
         vec![
             Cidr { base: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 },
@@ -32,7 +31,7 @@ impl Cidr {
         ]
     }
 
-    /// The first and the last of them.
+    /// The first and the last address of the range.
     pub fn ends(&self) -> [IpAddr; 2] {
         match self.base {
             IpAddr::V4(base) => {
@@ -74,7 +73,7 @@ impl FromStr for Cidr {
         if bits > most {
             return Err(format!("\"{text}\" has more than {most} bits"));
         }
-        // Peers of IPv4 count as such wherever they come from.
+        // An IPv4-mapped range is the IPv4 range: `contains` takes such peers as IPv4.
         Ok(match (base.to_canonical(), bits.checked_sub(96)) {
             (IpAddr::V4(mapped), Some(bits)) if base.is_ipv6() => Cidr { base: IpAddr::V4(mapped), bits },
             _ => Cidr { base, bits },

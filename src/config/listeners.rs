@@ -1,4 +1,4 @@
-//! Addresses that are listened on, and who else means them.
+//! Faults of the addresses that the front listens on, against each other and against the engines' addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -7,13 +7,13 @@ use super::{Cidr, Config, KvEvents, Serve, Url};
 use crate::kvevents::Endpoint;
 
 /// Whether the listener on `address` is to take IPv6 alone. On most machines (net.ipv6.bindv6only = 0) `[::]` takes
-/// IPv4's connections as well, and would be in the way of the one that is named for those.
+/// IPv4 connections as well, and would conflict with the listener named for those.
 pub fn is_ipv6_alone(address: SocketAddr, listen: &[SocketAddr]) -> bool {
     let for_ipv4 = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port();
     address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0 && listen.iter().any(for_ipv4)
 }
 
-/// A pair of addresses in `listen` of which one includes the other, in words.
+/// The first pair of addresses in `listen` of which one includes the other, in words.
 pub(super) fn twice(serve: &Serve) -> Option<String> {
     let all = || serve.listen.iter().enumerate();
     let (one, other) = all()
@@ -29,8 +29,8 @@ pub(super) fn twice(serve: &Serve) -> Option<String> {
     })
 }
 
-/// Faults of ports at which engines connect to tell their KV events. Each needs one of its own: whatever connects there
-/// is taken for that engine.
+/// Faults of the ports at which the front waits for engines to connect and tell their KV events. Each engine needs a
+/// port of its own: whatever connects there is taken for that engine.
 fn doors(config: &Config, found: &mut Vec<Problem>) {
     let ranks = config.upstream.iter().enumerate();
     let ranks = ranks.flat_map(|(place, upstream)| upstream.each_rank().map(move |rank| (place, rank)));
@@ -48,8 +48,8 @@ fn doors(config: &Config, found: &mut Vec<Problem>) {
         let other = taken.iter().find(same).map(|(label, other)| format!("that of {label} is {other}"));
         if let Some(other) = other.or_else(|| ours.map(|ours| format!("this front listens on {ours}"))) {
             let words = format!(
-                "`kv_events` of {label} is {door}, a port to wait at for this engine alone, and {other}; give each engine a port of its own, here \
-                 and in its --kv-events-config, or have the engines listen and name those addresses"
+                "`kv_events` of {label} is {door}, a port at which to wait for this engine alone, but {other}; give each engine a port of its \
+                 own, here and in its --kv-events-config, or have the engines listen and name those addresses"
             );
             found.push(Problem::new(["upstream", &place.to_string(), "kv_events"], words));
         }
@@ -57,11 +57,11 @@ fn doors(config: &Config, found: &mut Vec<Problem>) {
     }
 }
 
-/// Faults of listeners beside each other, and of engines where the front itself listens.
+/// Faults of listeners that conflict, and of engines whose address is the front's own.
 pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
     let Serve { listen, admin, .. } = &config.serve;
-    // Here `[::]` is never made to leave IPv4 out: whoever names it for clients means both, and would find the admin
-    // listener at one.
+    // Beside the admin listener `[::]` is never made to leave IPv4 out: for clients it means both families, and those
+    // of one would reach the admin listener.
     let met = |clients: &&SocketAddr| {
         overlap(**clients, *admin) || is_ipv6_alone(**clients, &[*admin]) || is_ipv6_alone(*admin, &[**clients])
     };
@@ -92,8 +92,8 @@ pub(super) fn whole(config: &Config, found: &mut Vec<Problem>) {
     doors(config, found);
 }
 
-/// Whether both cannot be opened, or only one of them would get connections. Port 0 is a different one each time.
-/// Whether `[::]` takes IPv4, too, depends on the machine.
+/// Whether two listeners conflict: they cannot both be opened, or only one of them would get connections. Port 0 is a
+/// different port each time. `[::]` and an IPv4 address do not count: whether it takes IPv4 depends on the machine.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let alike = one.ip() == other.ip()
         || one.is_ipv4() == other.is_ipv4() && (one.ip().is_unspecified() || other.ip().is_unspecified());
@@ -109,13 +109,13 @@ fn reaches(url: &Url, ours: SocketAddr, ipv6_alone: bool) -> bool {
         _ => return false,
     };
     let all = ours.ip().is_unspecified();
-    // Who connects to no address in particular comes to this machine.
+    // A connection to 0.0.0.0 or [::] goes to this machine.
     let here = |host: IpAddr| host == ours.ip() || all && is_own(host) || host.is_unspecified() && is_own(ours.ip());
     url.port == ours.port() && hosts.into_iter().filter(|host| host.is_ipv6() || !ipv6_alone).any(here)
 }
 
-/// Whether an address is this machine's: then the way there begins with itself. Nothing is sent; that it can be bound
-/// to would say less, since net.ipv4.ip_nonlocal_bind lets any address be.
+/// Whether an address is this machine's: then a socket connected to it has that address itself as its source. Nothing
+/// is sent. Binding to it would prove less: with net.ipv4.ip_nonlocal_bind any address can be bound to.
 fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let begins = || {
@@ -126,19 +126,19 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified() || begins().is_ok_and(|begin| begin == address)
 }
 
-/// Why more peers reach `admin` than should, in words: each of them commands the front without a key. A private
-/// network's address, as pods have, is for its operator to guard: probes and Prometheus come there.
+/// Why more peers reach `admin` than should, in words: each of them commands the front without a key. An address in a
+/// private network, as pods have, is no fault: probes and Prometheus need it, and the network's operator guards it.
 pub fn admin_is_open(serve: &Serve) -> Option<String> {
     let admin = serve.admin;
-    // No private network ends where another one begins.
+    // If both ends of a range are private, all of it is: no two private networks are adjacent.
     let are_private = |peers: &Cidr| peers.ends().into_iter().all(is_private);
     let is_guarded = is_private(admin.ip()) || serve.admin_from.iter().all(are_private);
     let where_it_is =
         if admin.ip().is_unspecified() { "on all addresses of this machine" } else { "no private address" };
     (!is_guarded).then(|| {
         format!(
-            "`admin` is {admin}, {where_it_is}: who reaches it adds, drains and removes engines, and reads receipts, without a key; \
-             name 127.0.0.1 or a private address, name in `admin_from` who may, or let a firewall keep others out"
+            "`admin` is {admin}, {where_it_is}: any peer that reaches it adds, drains and removes engines, and reads receipts, without \
+             a key; use 127.0.0.1 or a private address, list the peers that may in `admin_from`, or let a firewall keep others out"
         )
     })
 }
@@ -207,7 +207,7 @@ mod tests {
         for (doors, words) in [
             (
                 ["tcp://*:5557", "tcp://*:5557"],
-                "`kv_events` of gpu-1:8000 is tcp://*:5557, a port to wait at for this engine alone, and that of gpu-0:8000 is",
+                "`kv_events` of gpu-1:8000 is tcp://*:5557, a port at which to wait for this engine alone, but that of gpu-0:8000 is",
             ),
             (["@tcp://10.0.0.1:5557", "tcp://*:5557"], "that of gpu-0:8000 is @tcp://10.0.0.1:5557"),
             (["tcp://*:5557", "tcp://*:8000"], "this front listens on 0.0.0.0:8000"),
@@ -233,7 +233,7 @@ mod tests {
             config.upstream.push(super::super::Upstream { ranks, kv_events, ..super::super::Upstream::new(url) });
         }
         let said = config.clone().checked().unwrap_err().to_string();
-        assert!(said.contains("and that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
+        assert!(said.contains("but that of gpu-0:8000@1 is tcp://*:5558"), "{said}");
         config.upstream[0].ranks = 1;
         assert!(config.checked().is_ok());
     }

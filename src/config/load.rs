@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use super::{Access, Config, Driver, Invalid, Problem, Shards, Upstream, shape, validate};
 use crate::policy::Policy;
 
-/// What flags of `serve`, `check` and `explain` set: where the configuration comes from, and what wins over the file.
+/// Flags of `serve`, `check` and `explain`: the file with the configuration, and keys that win over it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
     /// TOML file; examples/warmfront.toml in /usr/share/doc/warmfront, or systemd/warmfront.toml of the sources, shows
     /// every key with its default. Flags win over it.
     #[arg(long = "config", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Address clients connect to, such as 0.0.0.0:8000; may be given several times.
+    /// Address that clients connect to, such as 0.0.0.0:8000; may be given several times.
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub listen: Vec<SocketAddr>,
     /// An engine, such as http://gpu-1:8000; may be given several times, and replaces those of the file.
@@ -25,25 +25,26 @@ pub struct Flags {
     /// How many pinned threads serve; `auto`: one for each physical core, within the cgroup's CPU quota.
     #[arg(long, value_name = "N")]
     pub shards: Option<Shards>,
-    /// How bytes are moved; `auto`: io_uring where its self-test passes, else epoll.
+    /// The kernel's interface for network I/O; `auto`: io_uring if its self-test passes, else epoll.
     #[arg(long, value_name = "NAME", value_enum)]
     pub driver: Option<Driver>,
-    /// Address of the admin listener, which shows metrics and fleet, and changes the fleet without a key: never public.
+    /// Address of the admin listener, which shows metrics and fleet, and changes the fleet without a key: never make it
+    /// public.
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub admin: Option<SocketAddr>,
     /// Where each finished request gets a line: `off`, `stdout`, or the whole path of a file. Prompts are never in it.
     #[arg(long = "access-log", value_name = "WHERE")]
     pub access: Option<Access>,
-    /// Add hashes of each prompt to its line, one for each 512 bytes and all before;
+    /// Add hashes of each prompt to its line in the access log, one for each 512 bytes with all before;
     /// only `warm` and `precise` make them, as `policy` or as `shadow_policy`.
     #[arg(long)]
     pub access_chain: bool,
 }
 
-/// An address as flags have it.
+/// Parses an address in a flag.
 ///
 /// # Errors
-/// How to write it.
+/// How to write one.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write it as IP:PORT, such as 0.0.0.0:8000 or [::1]:8000".into())
 }
@@ -63,7 +64,7 @@ impl Flags {
     }
 }
 
-/// What was read, while what is wrong with all of it together is still to be found.
+/// A configuration that was read and is not yet checked as a whole.
 #[derive(Clone, Debug)]
 pub struct Read {
     /// Defaults, then the file, then the flags.
@@ -76,7 +77,7 @@ impl Read {
     /// This configuration, if there is nothing wrong with it.
     ///
     /// # Errors
-    /// All that is wrong with it, with its place in the file where it stands there.
+    /// All its faults, each with its place in the file if it has one there.
     pub fn checked(self) -> Result<Config, Invalid> {
         let Read { config, file, flags } = self;
         let mut problems = validate::whole(&config);
@@ -101,7 +102,7 @@ impl Config {
         Config::read(flags)?.checked()
     }
 
-    /// Defaults, then the file, then the flags, while what is wrong with all of them together is still to be found.
+    /// Reads defaults, then the file, then the flags, without checking them as a whole.
     pub fn read(flags: &Flags) -> Result<Read, Invalid> {
         let file = flags.file.as_deref().map(text_of).transpose()?;
         let mut config = match &file {
@@ -116,7 +117,7 @@ impl Config {
         }
     }
 
-    /// The configuration in `text`, which was read from `path`.
+    /// Reads the configuration in `text`, the content of `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Config, Invalid> {
         let tree = shape::check(text).map_err(|problems| Invalid::in_file(path, text, problems))?;
         let config: Config =

@@ -6,7 +6,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use super::Access;
 use super::problem::nearest;
 
-/// What a level may be called.
+/// The names of levels.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 /// The crates that log: a filter for another one would silence everything.
 const LOGGING: [&str; 2] = ["warmfront", "hyper_util"];
@@ -15,7 +15,8 @@ const LOGGING: [&str; 2] = ["warmfront", "hyper_util"];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Least level printed: error, warn, info, debug, trace; or a filter such as `info,warmfront::control=debug`.
+    /// Least severe level printed: error, warn, info, debug, trace; or a filter such as
+    /// `info,warmfront::control=debug`.
     pub level: String,
     /// One line of text or one JSON object an event.
     pub format: LogFormat,
@@ -66,7 +67,7 @@ fn part_fault(part: &str, has_level: bool) -> Option<String> {
         return (!is_level(part)).then(|| format!("\"{part}\" is not a log level{}", meant(part, &LEVELS)));
     };
     let first = target.split([':', '[']).next().unwrap_or_default();
-    // Beside a level for all, an unknown target silences nothing; but it may be mistyped.
+    // Beside a level for all targets an unknown one silences nothing, but it may be one of ours, mistyped.
     let harmless = has_level && nearest(first, LOGGING.iter().copied()).is_none();
     if !LOGGING.contains(&first) && !harmless {
         let meant = meant(first, &LOGGING);
@@ -75,7 +76,7 @@ fn part_fault(part: &str, has_level: bool) -> Option<String> {
     (!is_level(level)).then(|| format!("\"{level}\" is not a log level{}", meant(level, &LEVELS)))
 }
 
-/// Whether a word is a level: numbers are, too; an empty word is none, whatever the parser makes of it.
+/// Whether a word is a level. Numbers are; an empty word is not, though the parser takes it.
 fn is_level(word: &str) -> bool {
     !word.is_empty() && word.parse::<LevelFilter>().is_ok()
 }

@@ -1,5 +1,5 @@
-//! Configuration: defaults, then the TOML file, then flags. Whatever is wrong is said before anything starts, with
-//! file, line and what was meant: all of it at once, unless a value of a wrong type keeps the others from being read.
+//! Configuration: defaults, then the TOML file, then flags. All faults are told before anything starts, with file, line
+//! and what was probably meant; all at once, unless a value of a wrong type keeps the others from being read.
 
 mod access;
 mod cidr;
@@ -46,7 +46,7 @@ pub struct Config {
     pub serve: Serve,
     /// How requests are spread, in every pool that does not say otherwise.
     pub routing: Settings,
-    /// Who waits for room, and in which order.
+    /// Which requests wait for room, and in which order.
     pub queue: Queue,
     /// Bounds of memory and waiting.
     pub limits: Limits,
@@ -76,13 +76,13 @@ pub struct Serve {
     pub driver: Driver,
     /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// Peers that may ask it for more than `/metrics`, `/healthz` and `/readyz`.
+    /// Peers that may ask the admin listener for more than `/metrics`, `/healthz` and `/readyz`.
     pub admin_from: Vec<Cidr>,
     /// Paths passed on beside the inference and read-only ones; a trailing `/*` opens all below.
     pub paths: Vec<String>,
     /// Origins whose pages may read what the front answers itself; `*`: all.
     pub allowed_origins: Vec<String>,
-    /// Peers which `x-warmfront-explain: 1` is answered to.
+    /// Peers whose `x-warmfront-explain: 1` is answered.
     pub explain_from: Vec<Cidr>,
     /// Served id whose pool takes requests that name no model, or cannot be scanned; empty: the base model where all
     /// engines serve the same, else 400.
@@ -140,16 +140,16 @@ pub enum HalfClose {
 pub struct Health {
     /// Path that answers 200 while an engine can serve.
     pub path: String,
-    /// Between two probes of one engine.
+    /// Time between two probes of one engine.
     pub probe_interval_ms: u64,
     /// Longest wait for one probe's answer. SGLang's `/health` takes a second and more: it has a token made, and looks
     /// for it once a second.
     pub probe_timeout_ms: u64,
-    /// Failed probes in a row after which an engine is walked past.
+    /// Failed probes in a row after which an engine gets nothing new.
     pub failures_down: u32,
     /// Good probes in a row after which it is chosen again.
     pub successes_up: u32,
-    /// How long an engine whose requests fail gets nothing new; doubled each time in a row.
+    /// How long an engine whose requests fail gets nothing new; doubled each time that this happens in a row.
     pub eject_ms: u64,
     /// The longest of these times.
     pub eject_ms_max: u64,
@@ -176,26 +176,26 @@ impl Default for Health {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Control {
-    /// Between two readings of an engine's `/metrics`.
+    /// Time between two readings of an engine's `/metrics`.
     pub scrape_interval_ms: u64,
     /// Longest wait for one reading.
     pub scrape_timeout_ms: u64,
     /// Longest line of a `/metrics` answer that is read.
     pub scrape_bytes_max: usize,
-    /// Age at which an engine's figures are no longer believed and its own counts stand alone.
+    /// Age at which an engine's figures are no longer believed and the front's own counts stand alone.
     pub stale_after_ms: u64,
-    /// Between two readings of an engine's `/v1/models`.
+    /// Time between two readings of an engine's `/v1/models`.
     pub models_interval_ms: u64,
     /// Longest wait for one reading.
     pub models_timeout_ms: u64,
     /// Longest `/v1/models` answer that is read.
     pub models_bytes_max: usize,
-    /// Between two look-ups of an engine's host name.
+    /// Time between two look-ups of an engine's host name.
     pub resolve_interval_ms: u64,
     /// Least time between two publications of the fleet to the shards.
     pub publish_interval_ms: u64,
-    /// File in which what is known of the engines' caches outlasts a restart; empty: none. It is written at the end,
-    /// and before that each minute, or where it is long up to half an hour apart.
+    /// File in which what is known of the engines' caches outlasts a restart; empty: none. It is written each minute,
+    /// or less often if it is long, down to each half hour; and at the end.
     pub caches_file: PathBuf,
 }
 
@@ -222,7 +222,7 @@ impl Config {
         self.routing.counts_tokens() || self.pool.keys().any(|id| self.settings_for(id).counts_tokens())
     }
 
-    /// Whether any pool's policy, or its shadow, goes by what engines say that they hold.
+    /// Whether any pool's policy, or its shadow, goes by the engines' KV events.
     pub fn listens(&self) -> bool {
         let listens = |settings: &Settings| settings.looks_at(Policy::Precise);
         listens(&self.routing) || self.pool.keys().any(|id| listens(&self.settings_for(id)))
@@ -244,7 +244,7 @@ impl Config {
     /// How the pool of `served_id` chooses: `[routing]`, with what `[pool."served_id"]` overrides.
     pub fn settings_for(&self, served_id: &str) -> Settings {
         let Some(differs) = self.pool.get(served_id) else { return self.routing.clone() };
-        // Checked by `validate`, so that an error here can only be ours; the pool then chooses as the others do.
+        // `validate` has checked it, so that an error here is a fault of ours; the pool then chooses as the others do.
         overlay(&self.routing, differs).unwrap_or_else(|_| self.routing.clone())
     }
 }

@@ -5,7 +5,7 @@ pub(super) fn fault(origin: &str) -> Option<String> {
     let without_port = without_usual_port(origin).filter(|_| is_origin(origin));
     let words = if let Some(without) = without_port {
         format!(
-            "names the port that its scheme has anyway, which no browser writes: it would never match; write \"{without}\""
+            "names the default port of its scheme, which browsers leave out: it would never match; write \"{without}\""
         )
     } else if origin == "*" || is_origin(origin) {
         return None;
@@ -20,7 +20,7 @@ pub(super) fn fault(origin: &str) -> Option<String> {
     Some(format!("\"{origin}\" {words}"))
 }
 
-/// An origin with the port of its scheme, without it.
+/// An origin that names the default port of its scheme, without that port.
 fn without_usual_port(origin: &str) -> Option<&str> {
     [("http://", ":80"), ("https://", ":443")]
         .into_iter()

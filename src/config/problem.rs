@@ -17,7 +17,7 @@ pub struct Problem {
     pub path: Vec<String>,
     /// What is wrong and what to write instead.
     pub message: String,
-    /// Where it stands in the file, if there.
+    /// Its place in the file in bytes, if it has one there.
     pub span: Option<Range<usize>>,
 }
 
@@ -27,7 +27,7 @@ impl Problem {
         Problem { path: path.iter().map(|part| part.to_string()).collect(), message: message.into(), span: None }
     }
 
-    /// What the TOML library refused: its message, made plainer where it lists choices.
+    /// A fault found by the TOML library: its message, made plainer if it lists choices.
     pub(super) fn from_toml(error: &toml::de::Error) -> Problem {
         Problem { path: Vec::new(), message: plainer(error.message()), span: error.span() }
     }
@@ -37,7 +37,7 @@ impl Problem {
 #[derive(Clone, Debug)]
 pub struct Invalid {
     source: Option<(PathBuf, String)>,
-    /// Whether faults without a place in the file are the file's all the same.
+    /// Whether faults without a place in the file are told as the file's.
     is_files: bool,
     problems: Vec<Problem>,
 }
@@ -47,7 +47,7 @@ impl Invalid {
         Invalid { source: Some((path.to_owned(), text.to_owned())), is_files: true, problems }
     }
 
-    /// Faults of flags and file together: what has a place stands there.
+    /// Faults of file and flags together; those with a place are the file's.
     pub(super) fn beside_file((path, text): (PathBuf, String), problems: Vec<Problem>) -> Invalid {
         Invalid { source: Some((path, text)), is_files: false, problems }
     }
@@ -62,13 +62,13 @@ impl Invalid {
         Invalid::outside_file(vec![Problem::new([], message)])
     }
 
-    /// A file in another encoding.
+    /// A file that is not UTF-8.
     pub(super) fn no_text(path: &Path, bytes: &[u8], error: Utf8Error) -> Invalid {
         let at = error.valid_up_to();
         let byte = bytes.get(at).copied().unwrap_or_default();
         let message = format!("byte 0x{byte:02X} is no UTF-8; save the file as UTF-8");
         let text = String::from_utf8_lossy(bytes);
-        // The replacement character that stands for it in the text.
+        // The place of the replacement character that stands for the byte in the text.
         let span = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
         Invalid::in_file(path, &text, vec![Problem { path: Vec::new(), message, span: Some(span) }])
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// `file:line:column: message`, the line, and carets under what is meant.
+/// Writes `file:line:column: message`, the line, and carets under the fault.
 fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<usize>, message: &str) -> fmt::Result {
     let before = text.get(..span.start).unwrap_or(text);
     let number = before.matches('\n').count() + 1;
@@ -115,7 +115,7 @@ fn excerpt(out: &mut fmt::Formatter<'_>, path: &Path, text: &str, span: &Range<u
         return Ok(());
     }
     write!(out, "\n{margin} |\n")?;
-    // Of a longer line, the part around what is meant.
+    // Of a longer line only the part around the fault is shown.
     let skipped = column.saturating_sub(EXCERPT_SIGNS / 2);
     let shown: String = line.chars().skip(skipped).take(EXCERPT_SIGNS).collect();
     let before = if skipped > 0 { "..." } else { "" };
@@ -137,14 +137,14 @@ fn names_tenants(before: &str, line: &str) -> bool {
         None => key(line).starts_with("weights"),
     };
     let table = before.lines().rev().find(|line| line.trim_start().starts_with('[') || of_queue(line));
-    // Whatever the key: it may be a misspelt `weights`.
+    // Whatever key the line has: it may be a misspelt `weights`.
     of_queue(table.unwrap_or_default()) || of_queue(line)
 }
 
-/// Whether a line may hold an engine's key itself, under a name that the configuration does not know, instead of its
-/// file's.
+/// Whether a line may hold an engine's API key itself, under a name that is no key of the configuration, instead of the
+/// name of a file with it.
 fn names_secret(before: &str, line: &str) -> bool {
-    // A value may have lines of its own.
+    // A value may go on over several lines; its name is on the first.
     let begins = |line: &&str| line.contains('=') || line.trim_start().starts_with('[');
     let line = std::iter::once(line).chain(before.lines().rev()).find(begins).unwrap_or_default();
     let in_name = |sign: char| sign.is_alphanumeric() || "_-".contains(sign);
@@ -154,7 +154,7 @@ fn names_secret(before: &str, line: &str) -> bool {
     names.into_iter().any(|name| is_secret(name) && !shape::is_key(name))
 }
 
-/// Whether what goes by this name is probably secret.
+/// Whether a value with this name is probably secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["key", "token", "secret", "password", "auth", "bearer", "credential"].iter().any(|word| name.contains(word))
@@ -191,7 +191,7 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
-/// serde's "unknown variant `x`, expected one of `a`, `b`" with the one that was meant.
+/// Rewrites serde's "unknown variant `x`, expected one of `a`, `b`", with the one that was probably meant.
 pub(super) fn plainer(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match words.as_slice() {

@@ -9,12 +9,12 @@ use super::{Cidr, Config};
 use crate::limits::{QUEUE_MAX, TENANT_WEIGHT_MAX};
 use crate::policy::{Queueing, Settings};
 
-/// Who waits, for how long, and in which order. Whether requests wait at all is each pool's `queue`.
+/// How many requests wait, for how long, and in which order. Whether they wait at all is each pool's `queue`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Most requests that wait, in all pools together; more: 429.
-    /// Pools without an engine in common then share it evenly.
+    /// Most requests that wait, in all pools together; further ones are answered 429.
+    /// Once it is full, pools without an engine in common share it evenly.
     pub waiting_max: u32,
     /// Longest wait; then 429.
     pub timeout_ms: u64,
@@ -54,7 +54,7 @@ impl Default for Queue {
 }
 
 impl Config {
-    /// What `queue` or `weights` ask for without effect in any pool, in words.
+    /// Why `queue` or `weights` have no effect in any pool, in words, if they have none.
     pub(super) fn queue_wanting(&self) -> Option<&'static str> {
         let pools = || self.pool.keys().map(|id| self.settings_for(id)).chain([self.routing.clone()]);
         let is_asked = !self.queue.weights.is_empty() || pools().any(|pool| pool.queue == Queueing::On);
@@ -63,17 +63,19 @@ impl Config {
             None
         } else if !pools().any(queues) {
             Some(
-                "requests wait for room in a cache by the policies `warm` and `precise` alone, which no pool that queues has",
+                "requests wait for room in a cache under the policies `warm` and `precise` alone, and no pool that may queue has one of them",
             )
         } else if self.limits.index_bytes == 0 {
-            Some("requests wait by what is known of the caches, which is nothing with `index_bytes = 0`")
+            Some(
+                "whether a request waits depends on what is known of the caches, which is nothing with `index_bytes = 0`",
+            )
         } else {
             None
         }
     }
 }
 
-/// Faults of its values.
+/// Faults of the values of `[queue]`.
 pub(super) fn faults(queue: &Queue, found: &mut Vec<Problem>) {
     let mut wrong = |key: &str, message: String| found.push(Problem::new(["queue", key], message));
     if queue.waiting_max == 0 {
@@ -97,7 +99,10 @@ pub(super) fn faults(queue: &Queue, found: &mut Vec<Problem>) {
         );
     }
     if header.is_empty() && !queue.weights.is_empty() {
-        wrong("weights", "`weights` name tenants, but no `tenant_header` says who is one".into());
+        wrong(
+            "weights",
+            "`weights` name tenants, but no `tenant_header` says which header field has their names".into(),
+        );
     }
     for (tenant, weight) in &queue.weights {
         if !(1..=TENANT_WEIGHT_MAX).contains(weight) {
@@ -118,11 +123,14 @@ mod tests {
             ("[routing]\npolicy = \"least-load\"\n", None),
             ("[routing]\nqueue = \"on\"\n", None),
             (weights, None),
-            ("[routing]\npolicy = \"least-load\"\nqueue = \"on\"\n", Some("which no pool")),
+            ("[routing]\npolicy = \"least-load\"\nqueue = \"on\"\n", Some("no pool that may queue")),
             ("[routing]\npolicy = \"least-load\"\nqueue = \"on\"\n[pool.x]\npolicy = \"precise\"\n", None),
             ("[routing]\nqueue = \"on\"\n[limits]\nindex_bytes = 0\n", Some("`index_bytes = 0`")),
-            (&format!("[routing]\nqueue = \"off\"\n{weights}"), Some("which no pool")),
-            (&format!("[routing]\npolicy = \"session\"\nshadow_policy = \"warm\"\n{weights}"), Some("which no pool")),
+            (&format!("[routing]\nqueue = \"off\"\n{weights}"), Some("no pool that may queue")),
+            (
+                &format!("[routing]\npolicy = \"session\"\nshadow_policy = \"warm\"\n{weights}"),
+                Some("no pool that may queue"),
+            ),
         ] {
             let said = Config::parse(text, std::path::Path::new("w.toml")).unwrap().queue_wanting();
             assert_eq!(said.is_some(), words.is_some(), "{text}: {said:?}");

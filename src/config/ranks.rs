@@ -10,14 +10,14 @@ impl Config {
         self.upstream.iter().flat_map(Upstream::each_rank)
     }
 
-    /// How many they are.
+    /// How many endpoints there are.
     pub fn endpoint_count(&self) -> usize {
         self.upstream.iter().map(|upstream| upstream.ranks as usize).sum()
     }
 }
 
 impl Upstream {
-    /// Each of its ranks as an engine of its own, or itself where it has one alone.
+    /// Each of its ranks as an endpoint of its own, or itself if it has only one.
     pub fn each_rank(&self) -> impl Iterator<Item = Upstream> {
         let several = if self.has_ranks() { self.ranks.min(RANKS_MAX) as u16 } else { 0 };
         let alone = (self.ranks == 1).then(|| self.clone());
@@ -29,13 +29,13 @@ impl Upstream {
         self.ranks > 1
     }
 
-    /// Whether it stands for all ranks of its server where none of them need be anywhere yet: the server is watched by
-    /// the place of this one, and of its host name the log is told by this one alone.
+    /// Whether it is its server's first rank, or its only one, which stands for all of them in what is done once for a
+    /// server: following it, and log lines about its host name.
     pub fn is_first(&self) -> bool {
         self.rank.is_none_or(|rank| rank == 0)
     }
 
-    /// Engines offset the ports of what they publish by the rank.
+    /// One of its ranks. Engines add the rank to the ports of what they publish.
     fn of_rank(&self, rank: u16) -> Upstream {
         let kv_events = match &self.kv_events {
             KvEvents::At(first) => KvEvents::At(first.of_rank(rank).unwrap_or_else(|| first.clone())),
@@ -46,13 +46,13 @@ impl Upstream {
         Upstream { rank: Some(rank), kv_events, kv_replay, ..self.clone() }
     }
 
-    /// Whether both are ranks of one server, or the same one, whatever their other keys say. A `name` equal to the
+    /// Whether both are of one server, the same rank or not, whatever their other keys say. A `name` equal to the
     /// default counts as none.
     pub fn is_of_server(&self, other: &Upstream) -> bool {
         self.url == other.url && (self.name == other.name || self.server() == other.server())
     }
 
-    /// Whether both are ranks of one server.
+    /// Whether both are ranks of one server that has several.
     pub fn is_beside(&self, other: &Upstream) -> bool {
         self.rank.and(other.rank).is_some() && self.is_of_server(other)
     }

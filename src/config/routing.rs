@@ -8,7 +8,7 @@ use crate::limits::REPLICATION_MAX;
 use crate::policy::{Policy, Settings};
 use crate::scan::{self, SESSION_FIELDS_MAX};
 
-/// What names a session.
+/// Faults of the keys that name sessions.
 fn sessions(settings: &Settings, wrong: &mut impl FnMut(&str, String)) {
     for name in &settings.session_headers {
         let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
@@ -25,10 +25,13 @@ fn sessions(settings: &Settings, wrong: &mut impl FnMut(&str, String)) {
         } else if name.contains('.') {
             wrong(
                 "session_fields",
-                format!("\"{name}\" would be within another field; only a body's own can be named"),
+                format!("\"{name}\" would be within another field; only a field at the top of a body can be named"),
             );
         } else if scan::reads(name) {
-            wrong("session_fields", format!("\"{name}\" is read for what it says of the request; it names no session"));
+            wrong(
+                "session_fields",
+                format!("\"{name}\" is read for another purpose; it cannot name a session as well"),
+            );
         }
     }
 }
@@ -81,7 +84,7 @@ pub(super) fn faults(settings: &Settings, table: &[&str], found: &mut Vec<Proble
         && shadow != settings.policy
     {
         let message = format!(
-            "`shadow_policy` is \"{}\", which cannot be compared with \"{}\": both choose by one index, which holds what one of them is told",
+            "`shadow_policy` is \"{}\", which cannot be compared with \"{}\": both choose by one index, and what it holds depends on `policy`",
             shadow.as_str(),
             settings.policy.as_str()
         );
@@ -92,7 +95,7 @@ pub(super) fn faults(settings: &Settings, table: &[&str], found: &mut Vec<Proble
 /// Keys of `[routing]` that say what bodies are scanned for.
 const SCANNED_FOR: &[&str] = &["prefix", "prefix_chars", "prefix_bytes", "session_headers", "session_fields"];
 
-/// Each pool's overrides one by one, so that the faulty one is named; then all of them together.
+/// Faults of each pool's overrides: one by one, so that the faulty one is named, then of all of them together.
 pub(super) fn pools(config: &Config, found: &mut Vec<Problem>) {
     let mut outer = Vec::new();
     faults(&config.routing, &["routing"], &mut outer);
@@ -114,8 +117,8 @@ pub(super) fn pools(config: &Config, found: &mut Vec<Problem>) {
         if found.len() == before {
             let mut inner = Vec::new();
             faults(&config.settings_for(id), &["pool", id], &mut inner);
-            // What `[routing]` itself gets wrong is said once, there. What a pool has from there may be wrong in the
-            // pool alone, beside a key that differs.
+            // A fault of `[routing]` itself is told once, there. But a value that the pool has from there may be wrong
+            // in the pool alone, beside a key that differs.
             inner.retain(|problem| {
                 let is_own = problem.path.last().is_some_and(|key| differs.contains_key(key));
                 is_own

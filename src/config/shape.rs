@@ -84,7 +84,7 @@ fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<S
         (DeValue::Table(given), toml::Value::Table(default)) => table(given, default, path, problems),
         (DeValue::Array(given), toml::Value::Array(defaults)) => {
             let text = toml::Value::String(String::new());
-            // An empty default list is one of texts.
+            // A list that is empty by default is one of texts.
             let default = defaults.first().unwrap_or(&text);
             for (index, item) in given.iter().enumerate() {
                 path.push(index.to_string());
@@ -102,8 +102,9 @@ fn matches(given: &Spanned<DeValue<'_>>, default: &toml::Value, path: &mut Vec<S
         }
         (given, toml::Value::Table(default)) if is_of_one_pool(path, default) && !given.is_table() => {
             let key = key_of(path);
-            problems
-                .push(wrong(format!("`{key}` is for one model: write it below [pool.\"MODEL\"], MODEL its served id")));
+            problems.push(wrong(format!(
+                "`{key}` is for one model: write it below [pool.\"SERVED-ID\"], with the model's served id"
+            )));
         }
         (DeValue::Table(_), toml::Value::Array(defaults)) if defaults.first().is_some_and(toml::Value::is_table) => {
             let key = key_of(path);
@@ -137,10 +138,10 @@ fn is_of_one_pool(path: &[String], default: &toml::Table) -> bool {
     matches!(path, [pool, key] if pool == "pool" && default.contains_key(key))
 }
 
-/// What is said of a key that is none of `known`; `path` ends with it.
+/// The message for a key that is none of `known`; `path` ends with it.
 fn unknown(name: &str, given: &DeValue<'_>, path: &[String], known: &toml::Table) -> String {
     if let Some(model) = cut_at_dots(path, given) {
-        return format!("the name of a model that has dots stands in quotes: write [pool.\"{model}\"]");
+        return format!("a model's name that has dots needs quotes: write [pool.\"{model}\"]");
     }
     let keys = || known.keys().map(String::as_str);
     let all = || format!("there are {}", keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "));
@@ -155,12 +156,12 @@ fn unknown(name: &str, given: &DeValue<'_>, path: &[String], known: &toml::Table
         (Some(table), Some(meant)) => format!("it belongs to {table}; or did you mean `{meant}`?"),
         (Some(table), None) => format!("it belongs to {table}"),
         (None, Some(meant)) => format!("did you mean `{meant}`?"),
-        // It may be a tenant, whose name may be its key to engines.
+        // The key may be a tenant's name, which may be its API key for engines: it is not repeated.
         (None, None) if path.first().is_some_and(|table| table == "queue") => {
-            return format!("this is not {place}; what names a tenant stands in [queue.weights]; {}", all());
+            return format!("this is not {place}; tenants are named in [queue.weights]; {}", all());
         }
         (None, None) if is_secret(name) => {
-            let file = "a key to engines stands in a file of its own, which `api_key_file` of [[upstream]] names";
+            let file = "an API key for engines is kept in a file of its own, named by `api_key_file` of [[upstream]]";
             format!("{file}; {}", all())
         }
         (None, None) => all(),
@@ -168,7 +169,8 @@ fn unknown(name: &str, given: &DeValue<'_>, path: &[String], known: &toml::Table
     format!("`{name}` is not {place}; {hint}")
 }
 
-/// The name of a model that was written without quotes: no key of a pool is a table, so that its dots made this one.
+/// The name of a model that was written without quotes, so that its dots made nested tables: no key of a pool is a
+/// table itself.
 fn cut_at_dots(path: &[String], given: &DeValue<'_>) -> Option<String> {
     let (pool, parts) = path.split_first()?;
     let mut table = given.as_table().filter(|_| pool == "pool" && parts.len() > 1)?;
@@ -182,7 +184,7 @@ fn cut_at_dots(path: &[String], given: &DeValue<'_>) -> Option<String> {
     Some(name)
 }
 
-/// Whether a table, or an upstream, has a key of this name.
+/// Whether any table, or an upstream, has a key of this name.
 pub(super) fn is_key(name: &str) -> bool {
     elsewhere(name).is_some()
 }
@@ -196,8 +198,8 @@ fn elsewhere(name: &str) -> Option<String> {
     })
 }
 
-/// The key in `path` as an operator names it: an item of a list goes by its list, and a tenant, which may be its key to
-/// engines, by its table.
+/// The key in `path` as an operator names it: an item of a list by its list, and a tenant, whose name may be its API
+/// key for engines, by its table.
 fn key_of(path: &[String]) -> &str {
     if let [queue, weights, ..] = path
         && (queue.as_str(), weights.as_str()) == ("queue", "weights")

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ShardsText", rename_all = "kebab-case")]
 pub enum Shards {
-    /// One for each physical core that this process may use, within the time its cgroup has.
+    /// One for each physical core that this process may use, within its cgroup's CPU quota.
     Auto,
     /// This many.
     #[serde(untagged)]
@@ -45,7 +45,7 @@ impl std::str::FromStr for Shards {
 }
 
 impl Shards {
-    /// The number that was asked for; none: as many as suit the machine.
+    /// The number that was asked for; `None`: as many as suit the machine.
     pub fn asked(self) -> Option<usize> {
         match self {
             Shards::Auto => None,
@@ -58,10 +58,10 @@ impl Shards {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PinText", rename_all = "kebab-case")]
 pub enum Pin {
-    /// Unless the cgroup has a quota of CPU time: whoever has one shares the machine, mostly with others that would
-    /// take the same CPUs.
+    /// Pinned, unless the cgroup has a CPU quota: then the machine is shared, mostly with others that would pin to the
+    /// same CPUs.
     Auto,
-    /// Or not.
+    /// Pinned or not.
     #[serde(untagged)]
     Set(bool),
 }
@@ -87,7 +87,7 @@ impl TryFrom<PinText> for Pin {
 }
 
 impl Pin {
-    /// What was asked for; none: what suits the machine.
+    /// What was asked for; `None`: what suits the machine.
     pub fn asked(self) -> Option<bool> {
         match self {
             Pin::Auto => None,

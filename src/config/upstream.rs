@@ -20,7 +20,8 @@ pub struct Upstream {
     /// Its name in metrics and on the ring; empty: `host:port` of `url`.
     #[serde(default)]
     pub name: String,
-    /// Whether each address that the host name stands for is an engine of its own; what else is said is said of each.
+    /// Whether each address that the host name stands for is an engine of its own; the other keys hold for each of
+    /// them.
     #[serde(default)]
     pub each_address: bool,
     /// Its share of the load relative to the others.
@@ -30,13 +31,13 @@ pub struct Upstream {
     /// over its ranks itself.
     #[serde(default = "one")]
     pub ranks: u32,
-    /// Which of these it is, once each is an engine of its own.
+    /// Which of these ranks it is, once each is an endpoint of its own.
     #[serde(skip)]
     pub rank: Option<u16>,
     /// Most requests of one front that run there at once, at each rank; 0: as many as come.
     #[serde(default)]
     pub concurrency_max: u32,
-    /// Served ids; empty: learnt from its `/v1/models`.
+    /// Ids of the models that it serves; empty: learnt from its `/v1/models`.
     #[serde(default)]
     pub models: Vec<String>,
     /// Whether it is being taken out of service: it finishes what it has and gets nothing new, and is probed on.
@@ -51,7 +52,7 @@ pub struct Upstream {
     /// What the topics of its events begin with; empty: any.
     #[serde(default)]
     pub kv_topic: String,
-    /// File with the key that control's own calls carry; empty: none.
+    /// File with the API key that control's own calls carry; empty: none.
     #[serde(default)]
     pub api_key_file: PathBuf,
 }
@@ -61,7 +62,7 @@ fn one() -> u32 {
 }
 
 impl Upstream {
-    /// An engine of which only the address is said.
+    /// An engine with an address and defaults for all else.
     pub fn new(url: Url) -> Upstream {
         Upstream {
             url,
@@ -83,9 +84,12 @@ impl Upstream {
     /// What is wrong with its name, in words.
     pub(super) fn name_fault(&self) -> Option<String> {
         if self.name.len() > NAME_BYTES_MAX {
-            Some(format!("`name` has {} bytes, at most {NAME_BYTES_MAX}", self.name.len()))
+            Some(format!("`name` has {} bytes; it can have {NAME_BYTES_MAX} at most", self.name.len()))
         } else if self.name.contains(char::is_control) {
-            Some(format!("`name` {:?} has signs that no log or metric shows as they are; leave them out", self.name))
+            Some(format!(
+                "`name` {:?} has control characters, which logs and metrics cannot show; leave them out",
+                self.name
+            ))
         } else {
             None
         }
@@ -94,17 +98,17 @@ impl Upstream {
     /// Where its KV events are, as far as that is configured.
     ///
     /// # Errors
-    /// What is wrong with the keys that say it.
+    /// What is wrong with `kv_events`, `kv_replay` or `kv_topic`.
     pub fn kv_source(&self) -> Result<Option<kvevents::Settings>, String> {
         let is_asked = matches!(self.kv_events, KvEvents::Auto | KvEvents::Told);
         if is_asked && !(self.kv_replay.is_empty() && self.kv_topic.is_empty()) {
             return Err(format!(
-                "`kv_replay` and `kv_topic` go with a `kv_events` that says where; \"{}\" is told all three",
+                "`kv_replay` and `kv_topic` need an address in `kv_events`; with \"{}\" the engine tells all three",
                 String::from(self.kv_events.clone())
             ));
         }
         if self.each_address && matches!(self.kv_events, KvEvents::At(_)) {
-            return Err("`kv_events` says where one engine's are, and `each_address` that there are several: set it to \"auto\" or \"told\"".into());
+            return Err("`kv_events` is one engine's address, but `each_address` stands for several engines: set `kv_events` to \"auto\" or \"told\"".into());
         }
         let kv_replay = match &*self.kv_replay {
             "" => None,
@@ -117,12 +121,12 @@ impl Upstream {
         kvevents::Keys { kv_events, kv_replay, kv_topic: self.kv_topic.clone() }.settings()
     }
 
-    /// Whether both mean one engine, whatever else is said of it.
+    /// Whether both are the same engine, whatever their other keys say.
     pub fn is_same(&self, other: &Upstream) -> bool {
         self.url == other.url && self.label() == other.label()
     }
 
-    /// Whether it is the same server, asked with what is in the same file.
+    /// Whether both are of one server and have the same `api_key_file`.
     pub fn has_key_of(&self, other: &Upstream) -> bool {
         self.is_of_server(other) && self.api_key_file == other.api_key_file
     }
@@ -146,14 +150,14 @@ impl Upstream {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum KvEvents {
-    /// Where the engine says, at its own addresses.
+    /// Where the engine says, if that is one of its own addresses.
     #[default]
     Auto,
-    /// Where the engine says, whoever is there.
+    /// Where the engine says, whatever address that is.
     Told,
     /// Nowhere.
     Off,
-    /// There.
+    /// At this address.
     At(kvevents::Endpoint),
 }
 
@@ -203,7 +207,7 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // First: no other answer is to show them.
+        // Checked first: no other message may show them.
         if let Some((_, behind)) = text.rsplit_once('@') {
             return Err(format!(
                 "\"http://...@{behind}\" holds credentials; put the engine's key into a file and name it in `api_key_file`"
@@ -222,7 +226,7 @@ impl FromStr for Url {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains(',') {
             return Err(format!(
-                "\"{text}\" names several engines; each is named for itself: \
+                "\"{text}\" names several engines; name each by itself: \
                  repeat --upstream, or [[upstream]] in the file, for each"
             ));
         }

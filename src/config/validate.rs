@@ -1,4 +1,4 @@
-//! Values that have the right type and are still impossible.
+//! Faults of values that have the right type.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,14 @@ use super::{Config, Health, Serve, Shards, Upstream};
 use super::{listeners, origin, queue, routing};
 use crate::limits::{ENDPOINTS_MAX, Limits, RECEIPTS_MAX, RECEIVE_BYTES, WEIGHT_MAX};
 
-/// Longest head that can be asked for: one receive buffer holds it.
+/// Most that `head_bytes_max` can be: one receive buffer has to hold a head.
 const HEAD_BYTES_HARD: usize = RECEIVE_BYTES;
 const HOUR_MS: u64 = 3_600_000;
 const MONTH_MS: u64 = 31 * 24 * HOUR_MS;
-/// Longest `publish_interval_ms`: for so long shards do not learn that an engine is down, nor does a reload shorten it.
+/// Most that `publish_interval_ms` can be: for that long shards may not learn that an engine is down, nor of a reload
+/// that shortens it.
 const PUBLISH_INTERVAL_MS_MAX: u64 = 5_000;
-/// A request remembers this many endpoints it has tried.
+/// Most that `connect_tries_max` can be: how many tried endpoints a request remembers.
 const CONNECT_TRIES_HARD: u32 = 8;
 /// Keys of `[limits]` that may be 0: nothing read ahead and nothing lingered for are sensible; a bound of 0 elsewhere
 /// stops all traffic.
@@ -55,15 +56,15 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
     }
     if config.control.publish_interval_ms > PUBLISH_INTERVAL_MS_MAX {
         let words = format!(
-            "`publish_interval_ms` cannot be above {PUBLISH_INTERVAL_MS_MAX}: so late shards learn that an engine is \
-             down; write 10, or some hundred where a large fleet changes all the time"
+            "`publish_interval_ms` cannot be above {PUBLISH_INTERVAL_MS_MAX}: shards may learn that late that an engine is \
+             down; write 10, or some hundred if a large fleet changes all the time"
         );
         found.push(Problem::new(["control", "publish_interval_ms"], words));
     }
     let next = next_scrape_ms(config);
     if config.control.stale_after_ms <= next {
         let words = format!(
-            "`stale_after_ms` must be above {next}, which `scrape_interval_ms` may come to: readings would be stale before the next ones"
+            "`stale_after_ms` must be above {next}, since `scrape_interval_ms` varies by a tenth: readings would be stale before the next ones"
         );
         found.push(Problem::new(["control", "stale_after_ms"], words));
     }
@@ -73,7 +74,7 @@ pub(super) fn values(config: &Config) -> Vec<Problem> {
     routing::pools(config, &mut found);
     upstreams(&config.upstream, &mut found);
     if config.log.receipts > RECEIPTS_MAX {
-        let words = format!("`receipts` cannot be above {RECEIPTS_MAX}; requests long past are the access log's");
+        let words = format!("`receipts` cannot be above {RECEIPTS_MAX}; for older requests keep an access log");
         found.push(Problem::new(["log", "receipts"], words));
     }
     let file = config.control.caches_file.as_os_str().as_encoded_bytes();
@@ -103,18 +104,18 @@ pub(super) fn whole(config: &Config) -> Vec<Problem> {
     found
 }
 
-/// Intervals vary by a tenth, so that not all engines are asked at once.
+/// The longest interval between two readings: intervals vary by a tenth, so that not all engines are asked at once.
 fn next_scrape_ms(config: &Config) -> u64 {
     config.control.scrape_interval_ms.saturating_mul(11) / 10
 }
 
 impl Config {
-    /// Why readings of engines would come and go, in words: one that takes as long as it may would come too late.
+    /// Why readings of engines may go stale before the next ones come, in words: if each takes as long as it may.
     pub(super) fn readings_wanting(&self) -> Option<String> {
         let next = next_scrape_ms(self).saturating_add(self.control.scrape_timeout_ms);
         (self.control.stale_after_ms <= next).then(|| {
             format!(
-                "where /metrics is slow, readings will be stale before the next ones: the greatest interval and `scrape_timeout_ms` \
+                "if /metrics is slow, readings will be stale before the next ones: the longest interval and `scrape_timeout_ms` \
                  are {next} together; set `stale_after_ms` above that, or lower the timeout"
             )
         })
@@ -127,7 +128,7 @@ fn at_least_one(table: &str, key: &str, value: u64, found: &mut Vec<Problem>) {
     }
 }
 
-/// Instants are microseconds: what is meant to be for ever would come round to the past.
+/// Faults of times that are too long. Instants are microseconds: a time meant as for ever would wrap round to the past.
 fn too_long(config: &Config, found: &mut Vec<Problem>) {
     let tables = [
         ("limits", numbers(&config.limits)),
@@ -146,7 +147,10 @@ fn too_long(config: &Config, found: &mut Vec<Problem>) {
 fn serve(serve: &Serve, found: &mut Vec<Problem>) {
     let mut wrong = |key: &str, message: String| found.push(Problem::new(["serve", key], message));
     if serve.shards == Shards::Count(0) {
-        wrong("shards", "`shards` cannot be 0: nobody would accept connections; write \"auto\" for one a core".into());
+        wrong(
+            "shards",
+            "`shards` cannot be 0: no thread would accept connections; write \"auto\" for one a core".into(),
+        );
     }
     if let Shards::Count(1025..) = serve.shards {
         wrong("shards", "`shards` cannot be above 1024".into());
@@ -221,7 +225,7 @@ fn limits(limits: &Limits, found: &mut Vec<Problem>) {
 
 /// Every key of a table that is a number, with its value.
 fn numbers(table: &impl Serialize) -> Vec<(String, u64)> {
-    // Not as TOML, which has no number of 2^63 or more: nothing of such a table would be looked at.
+    // Not by way of TOML, which has no number of 2^63 or more: a table with one would not be checked at all.
     let Ok(serde_json::Value::Object(table)) = serde_json::to_value(table) else { return Vec::new() };
     table.iter().filter_map(|(key, value)| Some((key.clone(), value.as_u64()?))).collect()
 }
@@ -305,7 +309,8 @@ fn upstreams(upstreams: &[Upstream], found: &mut Vec<Problem>) {
     }
 }
 
-/// A name that it has in common with one before, which that is: its server's, and those of its ranks.
+/// A name that it has in common with an upstream before it, and that one's index. Its names are its server's and its
+/// ranks'.
 fn called_alike(upstream: &Upstream, index: usize, names: &mut HashMap<String, usize>) -> Option<(String, usize)> {
     let ranks = upstream.each_rank().map(|rank| rank.label());
     let mut own: Vec<String> = std::iter::once(upstream.label()).chain(ranks).collect();

@@ -1,4 +1,4 @@
-//! What a configuration asks for and does not get. No fault: a front serves without.
+//! What a configuration asks for and does not get. This is no fault: a front serves without it.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,9 @@ use super::Config;
 /// One such thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanting {
-    /// Of what, in a word or two.
+    /// The part that it concerns, in a word or two.
     pub of: &'static str,
-    /// What follows.
+    /// The consequence.
     pub so: &'static str,
     /// Why, in words.
     pub why: Cow<'static, str>,

@@ -1,6 +1,6 @@
 //! The access log: a thread of its own reads the records of all shards, writes a line for each and keeps the last as
-//! receipts. Writing may take long, be it for a slow disk or for a pipe that nobody reads: neither shards nor control
-//! wait for it, what does not fit into the shards' queues meanwhile is counted.
+//! receipts. Writing may take a long time, for a slow disk or a pipe that is not read. Neither shards nor control wait
+//! for it; records that do not fit into the shards' queues meanwhile are counted.
 
 mod line;
 mod sink;
@@ -26,18 +26,18 @@ use line::Names;
 pub use line::{Line, Named};
 use sink::Sink;
 
-/// How often records are looked for,
+/// How often records are looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// and how soon again where a queue was half full.
+/// How soon again if a queue was half full.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Lines are written in pieces of about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
-/// How long who asks for receipts waits for what ended a moment ago.
+/// How long a question for receipts waits for requests that ended a moment ago.
 const FRESH_WAIT: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for the last lines.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The log as control holds it. Nothing runs before it is first switched on.
+/// The log as control holds it. Its thread runs once it has first been switched on.
 #[derive(Debug)]
 pub struct AccessLog {
     process: &'static Process,
@@ -53,7 +53,7 @@ struct Thread {
     ended: Receiver<()>,
 }
 
-/// Lines so far.
+/// Counts of lines.
 #[derive(Debug, Default)]
 pub struct Counts {
     written: AtomicU64,
@@ -62,17 +62,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Written.
+    /// Lines written so far.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Not taken by disk or reader.
+    /// Lines that disk or reader did not take.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How often their file could not be opened anew: they go where they went, perhaps to one that nobody reads.
+    /// How often the file could not be opened anew: lines go on to the old one, which may be deleted by now.
     pub fn unopened(&self) -> u64 {
         self.unopened.load(Ordering::Relaxed)
     }
@@ -90,20 +90,20 @@ pub struct Prepared {
 enum Order {
     Take(Prepared),
     Reopen,
-    /// Look at once, and say so.
+    /// Look for records at once, and answer when that is done.
     Look(oneshot::Sender<()>),
 }
 
 impl AccessLog {
-    /// Off.
+    /// A log that is off.
     pub fn new(process: &'static Process, published: &'static Published) -> AccessLog {
         AccessLog { process, published, counts: Arc::default(), receipts: Arc::default(), thread: Mutex::default() }
     }
 
-    /// Opens what `log` names, and starts what writes to it; nothing is written there yet.
+    /// Opens what `log` names, and starts the thread; nothing is written there yet.
     ///
     /// # Errors
-    /// When it cannot be had, in words.
+    /// When it cannot be opened, in words.
     pub fn prepare(&self, log: &Log) -> Result<Prepared, String> {
         let sink = match &log.access {
             Access::Off => None,
@@ -117,7 +117,7 @@ impl AccessLog {
         Ok(Prepared { sink, format: log.access_format, receipts: log.receipts })
     }
 
-    /// Writes there from now on. Rules that have requests recorded are to be published behind this.
+    /// Writes there from now on. Rules that have requests recorded are to be published after this.
     pub fn take(&self, prepared: Prepared) {
         self.receipts.bound(prepared.receipts);
         if prepared.sink.is_some() || prepared.receipts > 0 {
@@ -133,11 +133,11 @@ impl AccessLog {
         self.order(Order::Reopen);
     }
 
-    /// Of the requests that ended last, up to this moment unless a line waits for its reader.
+    /// Receipts of the last requests, up to this moment unless a line waits for its reader.
     pub async fn receipts(&self) -> &Receipts {
         let (sender, looked) = oneshot::channel();
         self.order(Order::Look(sender));
-        // Where nothing runs, nobody will say anything.
+        // If the thread does not run there is no answer, and this returns at once.
         let _ = tokio::time::timeout(FRESH_WAIT, looked).await;
         &self.receipts
     }
@@ -147,7 +147,7 @@ impl AccessLog {
         &self.counts
     }
 
-    /// Writes what there is and ends; a reader that takes nothing is not waited for for long.
+    /// Writes what there is and ends; a reader that takes nothing is waited for only briefly.
     pub fn stop(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Thread { orders, ended }) = thread {
@@ -189,12 +189,12 @@ struct Writer {
     format: LogFormat,
     /// The fleet of the last look.
     before: Arc<Snapshot>,
-    /// What a look has read, and whose it was.
+    /// The records that a look has read, each with the shard's set that it came from.
     read: Vec<(&'static Records, Box<Record>)>,
     lines: Vec<u8>,
-    /// Lines are lost.
+    /// The bout in which lines are lost.
     loss: Bout,
-    /// Its file was replaced, and the new one could not be opened.
+    /// The bout in which its file was replaced and the new one could not be opened.
     replaced: Bout,
 }
 
@@ -221,12 +221,12 @@ impl Writer {
         }
     }
 
-    /// Until nobody orders anything any more.
+    /// Writes until no more orders can come.
     fn run(mut self, orders: &Receiver<Order>) {
         let mut wait = LOOK;
         loop {
             let order = orders.recv_timeout(wait);
-            // What came before an order belongs where lines went before. What comes to a log that was off until then
+            // Records from before an order belong where lines went before. Records for a log that was off until then
             // may have overtaken the order.
             let overtaken = self.sink.is_none() && matches!(order, Ok(Order::Take(_)));
             let busy = !overtaken && self.look();
@@ -259,10 +259,10 @@ impl Writer {
             let Some(queue) = records.queue() else { continue };
             let len = queue.len();
             busy |= len >= queue.capacity() / 2;
-            // Not until it is empty: a shard may fill it as fast.
+            // Not until the queue is empty: a shard may fill it as fast.
             read.extend((0..len).map_while(|_| queue.pop()).map(|record| (records, record)));
         }
-        // Each shard's are in order. Of all, the last are kept.
+        // Each shard's records are in order. Of all together, the last are kept.
         if process.shards().len() > 1 {
             read.sort_by_key(|(_, record)| record.at + record.total);
         }
@@ -286,7 +286,7 @@ impl Writer {
 
     fn write(&mut self) {
         let lines = mem::take(&mut self.lines);
-        // Who rotates logs tells the process that speaks for the service, and that is another one then.
+        // Log rotation signals the process that speaks for the service, which is another one then.
         if !lines.is_empty() && self.process.has_successor() && self.sink.as_ref().is_some_and(Sink::is_replaced) {
             // Tried again with each piece that is written.
             match self.reopen() {
@@ -307,8 +307,8 @@ impl Writer {
         self.lines.clear();
     }
 
-    /// Once when lines begin to be lost, and when that is over: a reader that now and then stands still for a moment is
-    /// told of once a minute.
+    /// Logs once when lines begin to be lost, and once when that is over; of a reader that now and then stands still
+    /// for a moment once a minute.
     fn tell(&mut self, outcome: std::io::Result<()>) {
         let Some(sink) = &self.sink else { return };
         match &outcome {

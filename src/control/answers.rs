@@ -1,24 +1,24 @@
-//! How long an engine's answers are, by what it counts: most clients stream and do not ask for `usage`, so that their
+//! How long an engine's answers are, by its own counters: most clients stream and do not ask for `usage`, so that their
 //! replies do not tell.
 //!
-//! Tokens count when they are generated and requests when they end, so it is only over many of them that one is the
-//! other's share. That other fronts' requests are among them does no harm: their answers lie in the same cache.
+//! Engines count tokens when they are generated and requests when they end, so only over many requests is the quotient
+//! the length of an answer. Other fronts' requests among them do no harm: their answers lie in the same cache.
 
 use crate::fleet::EngineLoad;
 
-/// So many have to end before it is said how long they were.
+/// How many requests have to end before the mean is told.
 const WINDOW_REQUESTS: u64 = 8;
 
-/// Those of one endpoint.
+/// The answers of one endpoint.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// When it was said last.
+    /// The counters when the mean was last taken.
     before: Option<Counted>,
-    /// What ended since, and is not said yet.
+    /// Answers that ended since, and are not taken yet.
     ended: Option<Answered>,
 }
 
-/// As an engine counts since its start.
+/// An engine's counters since its start.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     requests: u64,
@@ -28,14 +28,14 @@ struct Counted {
 /// Answers that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answered {
-    /// How many.
+    /// How many answers.
     pub requests: u64,
-    /// Of one in the mean.
+    /// Mean tokens of one.
     pub tokens: u32,
 }
 
 impl Answers {
-    /// The engine's `/metrics` were read.
+    /// Takes in a reading of the engine's `/metrics`.
     pub fn read(&mut self, load: &EngineLoad) {
         let (Some(requests), Some(tokens)) = (load.requests_total, load.generation_tokens_total) else { return };
         let now = Counted { requests, tokens };
@@ -43,20 +43,20 @@ impl Answers {
         let (Some(requests), Some(tokens)) =
             (now.requests.checked_sub(before.requests), now.tokens.checked_sub(before.tokens))
         else {
-            // It has started anew.
+            // The engine has restarted.
             self.before = Some(now);
             return;
         };
         if requests >= WINDOW_REQUESTS {
             self.before = Some(now);
             let tokens = tokens / requests;
-            // No answer is longer than what its engine's cache holds: a figure that says so is wrong.
+            // No answer is longer than its engine's cache: a greater figure is wrong.
             let is_possible = load.kv_capacity_tokens.is_none_or(|capacity| tokens <= capacity);
             self.ended = u32::try_from(tokens).ok().filter(|_| is_possible).map(|tokens| Answered { requests, tokens });
         }
     }
 
-    /// What was not said yet.
+    /// Takes what was not taken yet.
     pub fn take(&mut self) -> Option<Answered> {
         self.ended.take()
     }

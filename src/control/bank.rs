@@ -1,7 +1,7 @@
-//! What engines did at endpoints that they have no more, and told where they are not heard any more, by name: what is
-//! shown of a name never falls, whichever slots, addresses and sockets it had. Of more names than [`LEFT_MAX`] that
-//! left the first to leave are shown no more: a series that ends takes nothing from what is summed over rates, while
-//! one to which all that they did were added would tell of years as of one moment.
+//! Counts of engines, by name, from endpoints that they no longer have and sockets on which they are no longer heard:
+//! so the counters shown for a name never fall, whichever slots, addresses and sockets it had. If more than
+//! [`LEFT_MAX`] names have left, the first to leave are dropped: a series that ends takes nothing from sums of rates,
+//! but adding their counts to another series would show years as one moment.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::mem::take;
@@ -11,7 +11,7 @@ use super::hearing::Figures;
 use super::member::Member;
 use crate::counters::Deeds;
 
-/// Engines that left are remembered by name, the last so many: one that returns goes on where it was.
+/// How many engines that left are remembered by name: one that returns goes on where it was.
 pub const LEFT_MAX: usize = 64;
 
 /// See the module.
@@ -25,21 +25,21 @@ pub struct Bank {
 #[derive(Debug, Default)]
 struct Past {
     deeds: Deeds,
-    /// Of a [`Member`] that is there no more, as the next two.
+    /// Of a [`Member`] that is no longer there, as are the next two.
     ejections: u64,
     probe_failures: u64,
     scrape_failures: u64,
-    /// What was counted of its events before it was heard as it is now.
+    /// Counts of its events from before the present hearing.
     heard: Figures,
 }
 
 impl Bank {
-    /// One of this name did so much at an endpoint that it has no more, or that only its own counters told of.
+    /// Adds counts of an engine of this name: from an endpoint that it no longer has, or by its own counters alone.
     pub fn keep(&mut self, name: Arc<str>, deeds: &Deeds) {
         self.known.entry(name).or_default().deeds.add(deeds);
     }
 
-    /// A member goes.
+    /// Keeps the counts of a member that goes.
     pub fn leaves(&mut self, member: &Member) {
         let past = self.known.entry(Arc::clone(&member.name)).or_default();
         past.ejections += member.ejections;
@@ -47,7 +47,7 @@ impl Bank {
         past.scrape_failures += member.scrape_failures;
     }
 
-    /// A member is there, and may have been before.
+    /// Gives a member the counts that it had before, if it was there before.
     pub fn returns(&mut self, member: &mut Member) {
         let Some(past) = self.known.get_mut(&member.name) else { return };
         member.ejections += take(&mut past.ejections);
@@ -55,17 +55,17 @@ impl Bank {
         member.scrape_failures += take(&mut past.scrape_failures);
     }
 
-    /// The events of the engine of this name are heard in another way from now on, or not at all.
+    /// Adds the counts of a hearing that has ended of the engine of this name.
     pub fn was_heard(&mut self, name: Arc<str>, figures: &Figures) {
         self.known.entry(name).or_default().heard.add(figures);
     }
 
-    /// What was counted when one of this name was heard otherwise.
+    /// Counts of earlier hearings of an engine of this name.
     pub fn heard(&self, name: &str) -> Figures {
         self.known.get(name).map(|past| past.heard).unwrap_or_default()
     }
 
-    /// Has no more than [`LEFT_MAX`] names but those that are `here`.
+    /// Keeps no more than [`LEFT_MAX`] names beside those that are `here`.
     pub fn forget(&mut self, here: &HashSet<&Arc<str>>) {
         self.left.retain(|name| !here.contains(name));
         let gone = self.known.keys().filter(|name| !here.contains(name) && !self.left.contains(name));

@@ -1,4 +1,4 @@
-//! What the prefix index is told of the engines: who has a cache, how large it is, and when it is empty.
+//! What the prefix index is told of the engines: which have a cache, how large it is, and when it is empty.
 
 mod parts;
 mod size;
@@ -13,16 +13,16 @@ use crate::limits::{BLOCK_BYTES, STEP_BYTES};
 pub use parts::Part;
 pub use size::index_blocks;
 
-/// A capacity that is wrong by less than one part of so many is left as it is.
+/// A capacity that is wrong by less than one in so many parts is left as it is.
 const SMALL_PART: u64 = 20;
 
-/// What is noted of an endpoint's cache, each as one block of the index.
+/// What one block of the index stands for at an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Unit {
-    /// Blocks of text: by what was sent there.
+    /// A block of text: noted by what was sent there.
     #[default]
     Blocks,
-    /// And the steps between them: by what its engine tells.
+    /// A step, of which a block of text has several: noted by what its engine tells.
     Steps,
 }
 
@@ -30,13 +30,13 @@ impl Unit {
     /// Tokens of an engine's cache that may be noted.
     pub fn tokens(self, reading: &Reading) -> Option<u64> {
         match self {
-            // Of one that keeps none, so few that it takes no room from others.
+            // An encoder keeps no tokens and has no capacity: its one block takes no room from others.
             Unit::Blocks => reading.load.kv_capacity_tokens.or_else(|| reading.told_tokens()),
             Unit::Steps => reading.told_tokens(),
         }
     }
 
-    /// How many there are in a cache of so much text.
+    /// How many units there are in a cache of so much text.
     fn of(self, bytes: u64) -> u32 {
         let unit = match self {
             Unit::Blocks => BLOCK_BYTES,
@@ -49,37 +49,37 @@ impl Unit {
 /// How full the index is, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
-    /// Noted there.
+    /// Blocks that are noted.
     pub held: u64,
-    /// That its endpoints can use, by the size of their caches.
+    /// Blocks that its endpoints can use, by the size of their caches.
     pub wanted: u64,
-    /// That are due to them: fewer where it is too small for all.
+    /// Blocks that are due to them: fewer if the index is too small for all.
     pub due: u64,
 }
 
-/// The index, while any pool chooses by it, or is compared with who does.
+/// The index, which is there while any policy or shadow policy chooses by it.
 #[derive(Debug, Default)]
 pub struct Caches {
     index: Option<Arc<Index>>,
-    /// Whether engines tell what they hold, to a step.
+    /// Whether engines tell what they hold, in steps.
     in_steps: bool,
-    /// What may be taken for it.
+    /// Memory that may be taken for it.
     index_bytes: usize,
-    /// By slot, of endpoints that have one.
+    /// The parts of endpoints, by slot.
     parts: Vec<Option<Part>>,
-    /// Who has each slot, or had it last, as lines of the log have it.
+    /// Name of the engine that has each slot, or had it last, for log lines.
     names: Vec<Arc<str>>,
-    /// Blocks that each slot wants at most, and what is due to it of these.
+    /// Blocks that each slot wants at most, and how many of them are due to it.
     claims: Vec<u32>,
     due: Vec<u32>,
-    /// Since the index is there.
+    /// Seconds since the index was made.
     second: u32,
-    /// Blocks that were wanted when it was said last that there are not so many.
+    /// Blocks that were wanted when the log was last told that there are fewer.
     said_wanted: u64,
 }
 
 impl Caches {
-    /// Makes the index or lets go of it, as the configuration asks; true where it is new, and knows no endpoint.
+    /// Makes the index or drops it, as the configuration asks; true if it is new, and knows no endpoint.
     pub fn follow(&mut self, config: &Config) -> bool {
         let is_wanted = config.counts_tokens() && config.limits.index_bytes > 0;
         if self.index.is_some() == is_wanted && self.in_steps == config.listens() {
@@ -104,12 +104,12 @@ impl Caches {
         self.index.is_some()
     }
 
-    /// Whether the index is there and another would be made now.
+    /// Whether the index was made for another `index_bytes`.
     pub fn is_of_other_size(&self, config: &Config) -> bool {
         self.index.is_some() && self.index_bytes != config.limits.index_bytes
     }
 
-    /// Whether there are more engines than the index has seats for: so many were thought of when it was made.
+    /// Whether there are more engines than the index has seats for, whose number was settled when it was made.
     pub fn lacks_seats(&self, config: &Config) -> bool {
         self.index.as_ref().is_some_and(|index| config.endpoint_count() > index.seats())
     }
@@ -119,23 +119,23 @@ impl Caches {
         self.index.as_ref().map_or(usize::MAX, |index| index.seats())
     }
 
-    /// For snapshots.
+    /// The index, for snapshots.
     pub fn index(&self) -> Option<Arc<Index>> {
         self.index.clone()
     }
 
-    /// An endpoint is new, or has restarted: its cache is empty. `tokens`: how many it holds, where that is known.
+    /// Notes an endpoint that is new or has restarted: its cache is empty. `tokens`: how many it can hold, if known.
     pub fn empty(&mut self, id: EndpointId, tokens: Option<u64>, token_bytes: f32, unit: Unit) {
         let mut part = self.part(id).unwrap_or(Part::new(id));
-        // One that does not say it at once is as large as before, probably.
+        // If it does not say so at once, its cache is probably as large as before.
         part.bytes = tokens.map(|tokens| text(tokens, token_bytes)).or(part.bytes);
         part.tokens = tokens.or(part.tokens);
         part.notes(unit, self.second);
         self.seat(part);
     }
 
-    /// An endpoint of the engine of this name is new, in the place of another of the same engine, and of the same size
-    /// until it says another.
+    /// Notes an endpoint that replaces another of the same engine; its cache is taken to be of the same size until it
+    /// says another.
     pub fn moved(&mut self, id: EndpointId, name: &Arc<str>, before: Option<Part>) {
         let slot = usize::from(id.slot);
         self.names.resize(self.names.len().max(slot + 1), "".into());
@@ -143,14 +143,14 @@ impl Caches {
         self.seat(before.map_or(Part::new(id), |before| before.moved(id, self.second)));
     }
 
-    /// An endpoint holds nothing of what was noted, and its cache is as large as before.
+    /// Empties an endpoint, whose cache is as large as before.
     pub fn clear(&mut self, id: EndpointId) {
         if let Some(part) = self.part(id) {
             self.seat(part);
         }
     }
 
-    /// The size of an endpoint's cache is known now, or that a token stands for other text than was thought.
+    /// Notes the size of an endpoint's cache, or that a token stands for more or less text than was thought.
     pub fn holds(&mut self, id: EndpointId, tokens: u64, token_bytes: f32, unit: Unit) {
         let Some(mut part) = self.part(id) else { return };
         let bytes = text(tokens, token_bytes);
@@ -164,7 +164,7 @@ impl Caches {
         self.fit(id.slot);
     }
 
-    /// What an endpoint has of the index, if it has a part of it.
+    /// An endpoint's part of the index, if it has one.
     pub fn part(&self, id: EndpointId) -> Option<Part> {
         self.parts.get(usize::from(id.slot)).copied().flatten().filter(|part| part.id == id)
     }
@@ -174,14 +174,14 @@ impl Caches {
         self.index.as_ref().map(|index| index.figures(slot)).unwrap_or_default()
     }
 
-    /// How full the index is; none: there is none.
+    /// How full the index is; `None`: there is no index.
     pub fn fill(&self) -> Option<Fill> {
         self.index.as_ref()?;
         let held = (0..self.parts.len() as u16).map(|slot| u64::from(self.figures(slot).blocks)).sum();
         Some(Fill { held, wanted: sum(&self.claims), due: sum(&self.due) })
     }
 
-    /// Another second has passed.
+    /// Lets a second pass.
     pub fn tick(&mut self) {
         self.second += 1;
         if let Some(index) = &self.index {
@@ -189,13 +189,13 @@ impl Caches {
         }
     }
 
-    /// An endpoint has left.
+    /// Forgets an endpoint that has left.
     pub fn forget(&mut self, slot: u16) {
         if let Some(part) = self.parts.get_mut(usize::from(slot)) {
             *part = None;
         }
         if let Some(index) = &self.index {
-            // Nothing of it is believed from now on, whether it could be emptied or not.
+            // Nothing noted of it is believed from now on, whether it could be emptied or not.
             let _ = index.forget(slot);
         }
         self.deal();

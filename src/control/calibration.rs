@@ -1,28 +1,28 @@
-//! How many bytes of text a token stands for, by what engines say of prompts that we have counted: each reply of its
-//! own prompt, where replies do, else `/metrics` of all of them.
+//! How many bytes of text a token stands for: the bytes of prompts counted here over the tokens that engines count, in
+//! each reply for its own prompt, or in `/metrics` for all of them if replies do not tell.
 
 use crate::policy::Pool;
 
-/// No tokenizer is believed to make more or fewer bytes of a token.
+/// Least and most bytes that a token is believed to stand for.
 const BELIEVED: (f32, f32) = (1.0, 8.0);
-/// Fewer tokens between two scrapes tell mostly of what was under way while they were read,
+/// Least tokens between scrapes: fewer tell mostly of what was under way while they were read.
 const SCRAPED_MIN: f64 = 5_000.0;
-/// and in replies of what templates write around a message. One long prompt is enough: the first few of a new front
-/// decide what lies where.
+/// Least tokens in replies: fewer tell mostly of what templates write around a message. One long prompt is enough: a
+/// new front's first few decide what lies where.
 const REPLIED_MIN: f64 = 500.0;
-/// Beyond so many, older ones count half.
+/// Beyond so many tokens, older ones count half.
 const TOKENS_KEPT: f64 = 1_000_000.0;
 
-/// One endpoint's.
+/// The calibration of one endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
-    /// Bytes of prompts that we sent and it did not refuse, and tokens that the engine counted,
-    /// when both were read last.
+    /// Bytes of prompts that this front sent and it did not refuse, and tokens that the engine counted,
+    /// at the last reading.
     last: Option<(u64, u64)>,
-    /// Behind the last reading it may have had prompts of ours to compute: their bytes had come since the one before,
-    /// or they had no first token yet.
+    /// Whether at the last reading it may have had prompts of ours to compute: bytes had come since the reading before,
+    /// or some prompts had no first token yet.
     fed: bool,
-    /// Prompt by prompt: the better, as it holds no others and nothing but text.
+    /// From replies, prompt by prompt: better, since only our own prompts of text alone are in it.
     replies: Seen,
     scrapes: Seen,
 }
@@ -49,24 +49,24 @@ impl Seen {
 }
 
 impl Calibration {
-    /// The same where bytes are counted from nothing.
+    /// The same for an endpoint whose bytes are counted from 0.
     pub fn renumbered(&self) -> Calibration {
         Calibration { last: None, fed: false, ..self.clone() }
     }
 
-    /// Both as they are now. `pending`: prompts of ours had no first token when the bytes were read. `alone`: nobody
-    /// but us asks this engine; else its tokens tell nothing.
+    /// Takes in a reading of both. `pending`: prompts of ours had no first token when the bytes were read. `alone`:
+    /// only this front asks the engine; else its tokens tell nothing.
     pub fn read(&mut self, bytes: u64, pending: bool, tokens: Option<u64>, alone: bool) {
         let now = tokens.map(|tokens| (bytes, tokens));
         if let (Some((bytes, tokens)), Some((bytes_before, tokens_before))) = (now, self.last)
             && alone
             && tokens >= tokens_before
         {
-            // Fewer than before where one was refused that was counted by then.
+            // Negative if a prompt was refused that was counted before.
             let more = bytes.wrapping_sub(bytes_before) as i64;
-            // Tokens are counted when a prompt was computed: one reading behind its bytes, or, in a burst, many. Those
-            // that come while none of ours waits are of prompts that nobody counts: others', between two readings that
-            // do not show them, or ours under a policy that looks at none.
+            // Engines count tokens when a prompt was computed: one reading after its bytes, or, in a burst, many.
+            // Tokens that come while no prompt of ours waits are of prompts that are not counted here: others', between
+            // two readings that do not show them, or ours under a policy that looks at no prompts.
             let was_fed = std::mem::replace(&mut self.fed, more != 0 || pending);
             if was_fed || self.fed {
                 self.scrapes.add(more as f64, tokens - tokens_before);
@@ -75,7 +75,7 @@ impl Calibration {
         self.last = now;
     }
 
-    /// Replies told how many tokens so many bytes of their prompts were.
+    /// Takes in replies: how many tokens their prompts' bytes were.
     pub fn told(&mut self, bytes: u64, tokens: u64) {
         self.replies.add(bytes as f64, tokens);
     }
@@ -86,7 +86,7 @@ impl Calibration {
     }
 }
 
-/// The mean over endpoints that know it.
+/// The mean over endpoints for which it is known.
 pub fn mean(known: impl Iterator<Item = f32>) -> f32 {
     let (sum, count) = known.fold((0.0, 0u32), |(sum, count), each| (sum + each, count + 1));
     if count == 0 { Pool::TOKEN_BYTES } else { sum / count as f32 }

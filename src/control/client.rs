@@ -23,8 +23,8 @@ const IDLE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(1);
 /// Longest head of an engine's answer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Longest page that is read line by line. What engines count they may count apart for each set of adapters that was
-/// ever in use: such a page grows for as long as they live, by lines that are nobody's here.
+/// Longest page that is read line by line. Engines may count separately for each set of adapters that was ever in use:
+/// such a page grows for as long as they live, by lines that the front does not use.
 const PAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A name that no engine has (RFC 2606).
@@ -34,7 +34,7 @@ const FOREIGN: &str = "warmfront.invalid";
 #[derive(Clone, Debug)]
 pub struct Client(hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>);
 
-/// What to ask whom.
+/// One call: which engine to ask, and for what.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Where to connect to.
@@ -45,7 +45,7 @@ pub struct Call<'a> {
     pub path: &'a str,
     /// Key for `Authorization: Bearer`.
     pub key: Option<&'a str>,
-    /// For connecting, asking and the whole answer together.
+    /// Longest time for connecting, asking and the whole answer together.
     pub timeout: Duration,
     /// Longest body read; of a page that is read line by line, longest line.
     pub bytes_max: usize,
@@ -62,16 +62,16 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Why there is none.
+/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No route, or whatever else.
+    /// There was no route, or another fault in connecting.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, String),
     /// There was no descriptor, or port, to connect with: nothing is known of the engine.
     #[error("nothing is left to connect with: {0}")]
     Want(String),
-    /// Nobody listens.
+    /// The kernel there refused: nothing listens.
     #[error("cannot connect to {0}: {1}")]
     Refused(SocketAddr, String),
     /// The kernel there ended the connection.
@@ -80,24 +80,24 @@ pub enum CallError {
     /// There was a connection, and the answer was not complete in time.
     #[error("no whole answer within {0} ms")]
     Timeout(u128),
-    /// Longer than asked for.
+    /// The answer is longer than asked for.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
-    /// One line of it is.
+    /// One line of it is longer than asked for.
     #[error("a line of the answer is longer than {0} bytes")]
     LongLine(usize),
-    /// Not HTTP, or cut.
+    /// The answer is not HTTP, or cut.
     #[error("the answer is broken: {0}")]
     Broken(String),
 }
 
 impl CallError {
-    /// Whether the kernel there said that nobody would answer, now or later.
+    /// Whether the kernel there refused or reset the connection: no answer will come.
     pub fn is_refusal(&self) -> bool {
         matches!(self, CallError::Refused(..) | CallError::Reset(_))
     }
 
-    /// Whether the kernel there took the connection, and nobody answered in time: it may be busy.
+    /// Whether the kernel there took the connection, and no answer came in time: the engine may be busy.
     pub fn is_silence(&self) -> bool {
         matches!(self, CallError::Timeout(_))
     }
@@ -126,8 +126,8 @@ impl Default for Client {
 }
 
 impl Client {
-    /// One that connects for each call: what answers on a kept connection may have closed its listener. For that it
-    /// waits a second at most.
+    /// A client that connects for each call, since a process that answers on a kept connection may have closed its
+    /// listener. It waits for a connection for a second at most.
     pub fn connecting_anew() -> Client {
         Client::keeping(0, Some(CONNECT))
     }
@@ -150,8 +150,8 @@ impl Client {
         self.ask(call, Vec::new(), None, |response| whole(response, call.bytes_max)).await
     }
 
-    /// Another status than `usual`, if that is what an engine answers to a GET under a `Host` that it does not know:
-    /// requests are passed on with their clients'.
+    /// The status with which an engine answers a GET under a `Host` that it does not know, if it is not the `usual`
+    /// one: requests are passed on with their clients' `Host`.
     pub async fn by_another_name(&self, call: &Call<'_>, usual: u16) -> Option<u16> {
         let status = self.get(&Call { authority: FOREIGN, ..*call }).await.ok()?.status;
         (status != usual).then_some(status)
@@ -162,8 +162,8 @@ impl Client {
         self.ask(call, fields, Some(json), |response| whole(response, call.bytes_max)).await
     }
 
-    /// One GET of a page that is told line by line as it comes,
-    /// of which no more is kept than a line. Answers its status.
+    /// One GET of a page that is handed on line by line as it comes,
+    /// and of which no more than a line is kept. Returns its status.
     pub async fn get_lines(&self, call: &Call<'_>, line: impl FnMut(&[u8])) -> Result<u16, CallError> {
         self.ask(call, Vec::new(), None, |response| by_lines(response, call.bytes_max, line)).await
     }
@@ -226,7 +226,7 @@ async fn by_lines(
 
 /// Cuts what comes piece by piece into lines.
 struct Lines {
-    /// What came of the line that is not whole yet.
+    /// The part of a line that has come.
     begun: Vec<u8>,
     bytes_max: usize,
 }
@@ -257,21 +257,21 @@ impl Lines {
     }
 }
 
-/// What an operator is told where one may be spoken to who wants TLS: it closes without a word, or with an alert.
+/// Advice for an operator if the other side may want TLS: it closed without a word, or with an alert.
 pub fn may_be_tls(error: &CallError) -> &'static str {
     match error {
         CallError::Broken(_) | CallError::Reset(_) => {
-            "if it was started with --ssl-keyfile or the like, it speaks TLS, which there is not here yet: take that away; else "
+            "if it was started with --ssl-keyfile or the like, it speaks TLS, which warmfront does not speak yet: take that flag away; else "
         }
         _ => "",
     }
 }
 
-/// What an operator is told of [`Client::by_another_name`].
+/// Advice for an operator on [`Client::by_another_name`].
 pub fn host_matters(status: u16) -> String {
     format!(
         "answers {status} under another `Host`: requests are passed on with their clients' `Host`, so that all of them may be answered so; \
-         have the server before it take any"
+         have the server in front of it accept any `Host`"
     )
 }
 
@@ -297,8 +297,7 @@ fn request(
     request.body(Full::new(json.unwrap_or_default()))
 }
 
-/// Whether the want of something of ours is behind it, and not whoever is called: descriptors, memory, ports that lead
-/// there.
+/// Whether the cause is a lack of this machine's (descriptors, memory, ports that lead there), and not the engine.
 fn is_want(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
     let is_ours = |error: &io::Error| want::is_want(error) || error.kind() == ErrorKind::AddrNotAvailable;

@@ -1,6 +1,6 @@
-//! Says when shards have as many clients as they may, or nothing left to take more with. Further ones wait in the
-//! kernel's queue, and to them the front seems to hang: neither a refusal nor a time that was measured tells of them.
-//! And when there are more kinds of finished requests than a shard tells apart, whose figures seem to stand still.
+//! Logs when shards have as many clients as they may, or no descriptors or memory for more. Further clients wait in the
+//! kernel's queue, and to them the front seems to hang: no refusal and no measured time tells of them. Also logs when
+//! there are more kinds of finished requests than a shard tells apart: their figures seem to stand still.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use crate::counters::stats::{Count, Stats};
 
 /// How often shards are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// It is over, and said again if it comes again, when it has not been so for this long.
+/// How long it must not have happened to count as over; it is logged again if it comes again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// As it was seen last.
+/// A count as it was last seen.
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Before the first of those that belong together.
+    /// The count before the first event of the present bout.
     before: u64,
-    /// When there were more of them last.
+    /// When the count last grew.
     grew: Option<Instant>,
 }
 
 impl Seen {
-    /// Whether it is to be said.
+    /// Takes in the count; whether a line is to be logged.
     fn look(&mut self, count: u64, now: Instant) -> bool {
         if count == self.count {
             return false;
@@ -40,18 +40,18 @@ impl Seen {
         begins
     }
 
-    /// How often it was so, once it is over: of what is counted on for as long as it lasts.
+    /// How often it happened, once it is over; for events that are counted on while they last.
     fn over(&mut self, now: Instant) -> Option<u64> {
         self.grew.take_if(|grew| now.saturating_duration_since(*grew) >= QUIET).map(|_| self.count - self.before)
     }
 
-    /// Whether it is to be said of what is never over.
+    /// Whether a line is to be logged, for events that are never over.
     fn begins(&mut self, count: u64) -> bool {
         std::mem::replace(&mut self.count, count) == 0 && count > 0
     }
 }
 
-/// What there is to be said of.
+/// The counts that are looked at.
 #[derive(Debug, Default)]
 struct Crowd {
     full: Seen,
@@ -59,12 +59,12 @@ struct Crowd {
     uncounted: Seen,
 }
 
-/// What of it is to be said.
+/// The lines that are to be logged.
 #[derive(Debug)]
 struct Said {
     full: bool,
     scarce: bool,
-    /// It is over, and was so often so.
+    /// It is over, and happened so often.
     scarce_no_more: Option<u64>,
     uncounted: bool,
 }

@@ -1,5 +1,5 @@
-//! Changes of the list of engines while requests run, made on the admin listener. They last until a reading of the
-//! configuration is taken that was asked for behind them; what is to stay belongs in the file.
+//! Changes of the list of engines while requests run, made on the admin listener. They last until a reload is taken
+//! that was asked for after them; what is to stay belongs in the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::config::Upstream;
 use crate::limits::ENDPOINTS_MAX;
 
-/// Most edits that are kept: three of each engine there may be, and the end of as many that there are no more.
+/// Most edits that are kept: three for each engine there may be, and the removal of as many others.
 const KEPT_MAX: usize = 4 * ENDPOINTS_MAX;
 
 /// One change.
@@ -33,18 +33,18 @@ pub enum Refused {
         /// The names there are.
         known: String,
     },
-    /// There is, and it is one of several behind a port.
+    /// It is one of several ranks behind a port.
     #[error("\"{name}\" is one of the ranks of \"{server}\", which come and go together: name that one")]
     Rank {
         /// The name asked for.
         name: String,
-        /// Of its server.
+        /// Its server's name.
         server: String,
     },
     /// The configuration would be wrong.
     #[error("{0}")]
     Wrong(String),
-    /// It was on its way.
+    /// A fault of ours broke it off.
     #[error("a fault of warmfront broke this off, and some of it may be in use: the log has its place")]
     Broken,
 }
@@ -78,7 +78,7 @@ impl Edit {
         Ok(())
     }
 
-    /// Of the engine.
+    /// The name of the engine.
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Edit::Add(upstream) => upstream.label().into(),
@@ -92,7 +92,7 @@ impl Edit {
         let at = upstreams.iter().position(|upstream| upstream.label() == name);
         match (self, at) {
             (Edit::Add(added), None) => upstreams.push(added.clone()),
-            // Of one and the same engine the file says more.
+            // If the file has the same engine, its keys count.
             (Edit::Add(added), Some(at)) if upstreams[at].is_same(added) => upstreams[at].drain = added.drain,
             (Edit::Add(added), Some(at)) => upstreams[at] = added.clone(),
             (Edit::Drain(_, drain), Some(at)) => upstreams[at].drain = *drain,
@@ -113,8 +113,8 @@ fn find(name: &str, upstreams: &[Upstream]) -> Result<usize, Refused> {
     })
 }
 
-/// The engines of whom something that was changed by hand is so no more: it `was` in use, differs from what had been
-/// `read` before, and what `comes` has it otherwise. What the configuration itself changes of them is none of it.
+/// The engines of which a change made by hand is undone: it `was` in use, differs from what had been `read` before, and
+/// is otherwise in what `comes`. Changes by the configuration itself do not count.
 pub fn undone(read: &[Upstream], was: &[Upstream], comes: &[Upstream]) -> Vec<String> {
     let by_name = |list: &'_ [Upstream]| list.iter().map(|one| (one.label(), one.clone())).collect::<HashMap<_, _>>();
     let [of_read, of_was, of_comes] = [read, was, comes].map(by_name);
@@ -134,39 +134,39 @@ pub fn undone(read: &[Upstream], was: &[Upstream], comes: &[Upstream]) -> Vec<St
     read.iter().map(Upstream::label).chain(added).filter(is_undone).collect()
 }
 
-/// Edits that were made while readings of the configuration are asked for and have not ended: who drains an engine
-/// meanwhile did not mean the file that is being read, or waits for its turn.
+/// Edits made while reloads were asked for and have not ended: an operator who drains an engine meanwhile did so after
+/// the file that is being read, or that waits for its turn.
 #[derive(Debug, Default)]
 pub struct Edits(Mutex<Made>);
 
 #[derive(Debug, Default)]
 struct Made {
-    /// How many there were so far.
+    /// How many edits there were so far.
     count: u64,
-    /// Readings that have not ended.
+    /// Reloads that have not ended.
     asked: usize,
-    /// By number, those that one of these may have to make again: of each engine three at most,
+    /// The edits, by number, that one of these may have to make again: three for each engine at most,
     /// and [`KEPT_MAX`] in all.
     kept: Vec<(u64, Edit)>,
 }
 
-/// A reading of the configuration, from when it is asked for until it has ended.
+/// A reload, from when it is asked for until it has ended.
 #[derive(Debug)]
 pub struct Since {
     edits: Arc<Edits>,
-    /// How many edits there were before.
+    /// How many edits there were before it.
     before: u64,
 }
 
 impl Edits {
-    /// Somebody asks for a reading.
+    /// Notes that a reload is asked for.
     pub fn ask(edits: &Arc<Edits>) -> Since {
         let mut made = edits.made();
         made.asked += 1;
         Since { edits: Arc::clone(edits), before: made.count }
     }
 
-    /// The edit is in use.
+    /// Notes an edit that is in use now.
     pub fn note(&self, edit: &Edit) {
         let mut made = self.made();
         made.count += 1;
@@ -190,7 +190,8 @@ impl Edits {
 }
 
 impl Made {
-    /// Whoever adds and removes engines without end while a reading hangs has those removed for good that were last.
+    /// Drops the oldest kept removal if there are more edits than [`KEPT_MAX`], as when engines are added and removed
+    /// without end while a reload hangs.
     fn bound(&mut self) {
         if self.kept.len() > KEPT_MAX {
             let oldest = self.kept.iter().position(|(_, edit)| matches!(edit, Edit::Remove(_))).unwrap_or(0);
@@ -205,23 +206,23 @@ impl Made {
 }
 
 impl Since {
-    /// Makes in a list that was read the changes that were made since it was asked for. Where all of them do not make
-    /// sense there, those that do: of the others it is the list that counts.
+    /// Makes the edits since this reload was asked for in the list that it read. If not all of them make sense there,
+    /// only those that do; otherwise the list counts.
     pub fn redo(&self, upstreams: &mut Vec<Upstream>, makes_sense: impl Fn(&[Upstream]) -> bool) {
         let made = self.edits.made();
         let since = made.kept.iter().filter(|(number, _)| *number > self.before);
         redo(&since.map(|(_, edit)| edit).collect::<Vec<_>>(), upstreams, &makes_sense);
     }
 
-    /// What was read is in use, with the edits since: those before are undone,
-    /// also for who asked sooner and reads later.
+    /// Notes that what was read is in use, with the edits since: those before are undone,
+    /// also for a reload that was asked for sooner and reads later.
     pub fn taken(&self) {
         self.edits.made().kept.retain(|(number, _)| *number > self.before);
     }
 }
 
-/// All together, else each half of them by itself: thousands that make sense are not tried one by one for the sake of
-/// one that does not.
+/// Makes all of them together, or else each half by itself: so thousands that make sense are not tried one by one
+/// because of one that does not.
 fn redo(edits: &[&Edit], upstreams: &mut Vec<Upstream>, makes_sense: &impl Fn(&[Upstream]) -> bool) {
     let mut edited = upstreams.clone();
     edits.iter().for_each(|edit| edit.redo(&mut edited));

@@ -117,12 +117,12 @@ impl<'a> Against<'a> {
         let in_query = || model_in_query(|| question.path.as_bytes(), Some(scan.facts()), self.snapshot);
         let model = model.or_else(in_query);
         let pool = self.pool(&scan, model.as_deref());
-        // What a policy that looks on asks for besides is no matter of this choice.
+        // What a shadow policy needs besides does not matter for this choice.
         let settings = pool.as_ref().map_or(&config.routing, |pool| &*pool.settings);
         let settings = &Settings { shadow_policy: ShadowPolicy::OFF, ..settings.clone() };
 
         let needs = Needs::WHOLE | Needs::MODEL | Needs::PREFIX | Needs::SESSION;
-        // The key that is told of is the one of `prefix-hash`, whatever is read for another policy's sake.
+        // The key that is shown is that of `prefix-hash`, whatever else is read for another policy.
         let plan = Plan { plain: Plain { chosen: true, shadow: false }, ..settings.plan() };
         let (whole, _) = read(&mut scan, question, &plan, needs, usize::MAX);
         let facts = scan.facts();
@@ -179,7 +179,7 @@ impl<'a> Against<'a> {
             Selected::NoModel => Err(match &*config.serve.default_model {
                 "" => "the body names no model, there is no `default_model`, and engines differ in what they serve or name first: 400"
                     .to_owned(),
-                // One that is served would have been taken.
+                // If it were served it would have been taken.
                 id => format!(
                     "several models are served, the body names none, and no endpoint serves `default_model`, {id:?}: 400"
                 ),
@@ -188,11 +188,11 @@ impl<'a> Against<'a> {
         }
     }
 
-    /// One policy, from the bytes that it would have waited for and no others.
+    /// One policy's choice, by the bytes that it would have waited for and no others.
     fn choice(&self, scan: &mut Scan, pool: &Pool, policy: Policy) -> PolicyChoice {
         let Against { question, config, snapshot, loads } = *self;
         let from_header = session(question, &pool.settings);
-        // Where one pool is all there is, nobody waits for the model.
+        // If there is only one pool no choice waits for the model.
         let model = if snapshot.single_pool() { Needs::NONE } else { Needs::MODEL };
         let mut needs = model | policy.needs();
         if from_header.is_some() {
@@ -201,7 +201,7 @@ impl<'a> Against<'a> {
         let mut alone = pool.clone();
         let shadow_policy = ShadowPolicy::OFF;
         alone.settings = Arc::new(Settings { policy, shadow_policy, ..Settings::clone(&pool.settings) });
-        // As in the fleet: where one pool chooses by the whole prompt, it is read for all of them.
+        // As for a shard: if any pool chooses by the whole prompt, it is read for all of them.
         let plainly = !policy.counts_tokens();
         let plain = Plain { chosen: plainly, shadow: false };
         let plan = Plan { chain: snapshot.plan.chain || !plainly, plain, ..alone.settings.plan() };
@@ -257,7 +257,7 @@ fn rendered(question: &Question<'_>, facts: &Facts, pool: &Pool, lender: &mut Le
     rendered::cut(&body, pool.form.as_ref()?, pool, lender).ok()
 }
 
-/// Scans as much of the body as would be held, which is all of it where its model is asked for and stands behind that.
+/// Scans as much of the body as would be held; that is all of it if its model is needed and stands at the end.
 fn read(scan: &mut Scan, question: &Question<'_>, plan: &Plan, needs: Needs, hold: usize) -> (Progress, usize) {
     scan.begin(api(question), plan, needs);
     let (mut held, rest) = question.body.split_at(hold.min(question.body.len()));
@@ -291,7 +291,7 @@ fn model_of(scan: &mut Scan, question: &Question<'_>, settings: &Settings) -> Op
     scan.facts().model().filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// The `model` of a body, for who must assume who serves it.
+/// The `model` of a body, for a caller that has to assume which engines serve it.
 pub fn model(question: &Question<'_>) -> Option<String> {
     let model = model_of(&mut Scan::new(), question, &Settings::default())?;
     String::from_utf8(model).ok()
@@ -303,8 +303,7 @@ pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Hash of the first header field that carries a session key. As for a shard, the first of a name counts, and none
-/// behind it.
+/// Hash of the first header field that carries a session key. As for a shard, only the first field of a name counts.
 fn session(question: &Question<'_>, settings: &Settings) -> Option<u64> {
     let value = |wanted: &String| {
         let field = question.fields.iter().find(|(name, _)| name == wanted).filter(|(_, value)| !value.is_empty());

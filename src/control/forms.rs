@@ -15,11 +15,11 @@ use crate::scan::{Form, Toolset};
 use crate::template::{self, LeftOut};
 use crate::vocabulary::{self, Vocabulary};
 
-/// By folder.
+/// The forms of all models, by folder.
 #[derive(Clone, Debug, Default)]
 pub struct Forms {
     known: BTreeMap<PathBuf, Known>,
-    /// Tokenizers of a kind that is not followed.
+    /// Folders with tokenizers of a kind that the front does not read.
     unlike: BTreeMap<PathBuf, vocabulary::Unreadable>,
 }
 
@@ -30,17 +30,16 @@ pub struct Known {
     pub form: Arc<Form>,
     /// The template, for tools that are met later.
     source: Arc<template::Source>,
-    /// Why chats are not.
+    /// Why chats are not written in this form, if they are not.
     pub no_chat: Option<template::Why>,
-    /// Messages with which a match ends.
+    /// Messages at which a match ends.
     pub left_out: Vec<template::LeftOut>,
     /// Files by which engines may write prompts otherwise, and when.
     pub beside: Vec<(&'static str, &'static str)>,
 }
 
 impl Forms {
-    /// Of all pools that choose by what engines say that they hold. Takes as long as the files are large, up to a
-    /// second each.
+    /// Reads the forms of all pools that choose by KV events. Large files take up to a second each.
     ///
     /// # Errors
     /// A folder that cannot be used, in words.
@@ -65,20 +64,20 @@ impl Forms {
         self.known.is_empty()
     }
 
-    /// That of a pool with these settings, if it has any.
+    /// The form of a pool with these settings, if it has one.
     pub fn of(&self, settings: &Settings) -> Option<&Arc<Form>> {
         self.known.get(&settings.tokenizer).filter(|_| wants_form(settings)).map(|known| &known.form)
     }
 
-    /// A template of forms with this id, where chats with `tools` are yet to be learnt of it.
+    /// A template of forms with this id of which chats with `tools` are yet to be learnt.
     pub fn source(&self, form: u64, tools: &[u8]) -> Option<Arc<template::Source>> {
         let lacks = |form: &Form| form.chat.is_some() && form.toolset(tools).is_none();
         let known = self.known.values().find(|known| known.form.id == form && lacks(&known.form))?;
         Some(Arc::clone(&known.source))
     }
 
-    /// With one more set of tools in the forms of this id that `source` is the template of: the id says nothing of what
-    /// it writes with tools. The set that was learnt first goes where there are [`TOOLSETS_MAX`].
+    /// The same with one more set of tools, in forms of this id whose template is `source`: the id does not tell how it
+    /// writes tools. If there are [`TOOLSETS_MAX`] sets, the one learnt first goes.
     pub fn learn(&self, form: u64, source: &Arc<template::Source>, toolset: Toolset) -> Forms {
         let mut forms = self.clone();
         let toolset = Arc::new(toolset);
@@ -91,9 +90,8 @@ impl Forms {
         forms
     }
 
-    /// Goes on with those of `before` that are the same: with the tools that they know, and in their memory, which is
-    /// some MB for a vocabulary. Answers the sets of tools that were learnt of another template: they are to be learnt
-    /// anew.
+    /// Keeps the forms of `before` that are the same, with the tools that they know and their memory, some MB for a
+    /// vocabulary. Returns the sets of tools that were learnt of another template, and are to be learnt anew.
     pub fn keep(&mut self, before: &Forms) -> Vec<Wanted> {
         let mut anew = Vec::new();
         for known in self.known.values_mut() {
@@ -109,7 +107,7 @@ impl Forms {
         anew
     }
 
-    /// How many sets of tools are known, and of how many of them chats are followed.
+    /// How many sets of tools are known, and for how many of them chats can be written.
     pub fn toolsets(&self) -> (usize, usize) {
         let sets = || self.known.values().flat_map(|known| known.form.toolsets.iter());
         (sets().count(), sets().filter(|toolset| toolset.chat.is_some()).count())
@@ -120,12 +118,12 @@ impl Forms {
         self.known.iter().map(|(folder, known)| (folder.as_path(), known))
     }
 
-    /// Folders of which nothing is followed, and why.
+    /// Folders whose tokenizer is not read, and why.
     pub fn unlike(&self) -> impl Iterator<Item = (&Path, &vocabulary::Unreadable)> {
         self.unlike.iter().map(|(folder, why)| (folder.as_path(), why))
     }
 
-    /// Says in the log what of the models' prompts is not followed.
+    /// Logs which of the models' prompts cannot be written as engines do.
     pub fn say(&self) {
         for (folder, why) in self.unlike() {
             let tokenizer = folder.display();
@@ -155,7 +153,7 @@ fn wants_form(settings: &Settings) -> bool {
     settings.looks_at(Policy::Precise) && !settings.tokenizer.as_os_str().is_empty()
 }
 
-/// `tokenizer.json` and the chat template of one folder, or why nothing is made of them.
+/// Reads `tokenizer.json` and the chat template of one folder, or says why they are of no use.
 fn read(folder: &Path) -> Result<Result<Known, vocabulary::Unreadable>, String> {
     let must = |name: &str| file(folder, name)?.ok_or_else(|| format!("there is no {name}; name the model's folder"));
     let vocabulary = match Vocabulary::read(&must("tokenizer.json")?) {

@@ -1,5 +1,5 @@
-//! Who may ask the admin listener for what. A page in a browser on this machine reaches it as an operator does; what
-//! gives the page away is its origin, and the name under which it came where its own name servers led that name here.
+//! Which requests the admin listener takes. A page in a browser on this machine reaches it as an operator does; it is
+//! told apart by its `Origin`, and by the `Host` if the page's own name servers led that name here (DNS rebinding).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::keeper::Keeper;
 use crate::config::Cidr;
 use crate::publish::Process;
 
-/// Read under any name, as Prometheus and probes come by that of a service: they change nothing and show no request.
+/// Pages that may be read under any `Host`, since Prometheus and probes use a service's name: they change nothing and
+/// show no request.
 const OPEN: &[&str] = &["/metrics", "/healthz", "/readyz"];
 
 const NAMED: &str = "ask the admin listener by IP address or as localhost, or send `Host: localhost`; under another name, which a \
@@ -24,12 +25,12 @@ const FOREIGN: &str = "the admin listener does what no page of another site asks
                        such as with curl, or leave out `Origin` and `Sec-Fetch-Site`\n";
 const ELSEWHERE: &str = "from your address the admin listener answers GET of /metrics, /healthz and /readyz alone; for more, \
                          `admin_from` in [serve] must list it\n";
-/// Asked with a body, it changes nothing.
+/// A path that is asked with a body and changes nothing.
 const EXPLAIN: &str = "/explain";
 const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
 
-/// If another process serves from the same sockets by now, has clients ask that one, on their next connection: a change
-/// made here would not be one of the service.
+/// Has clients ask again on a new connection if a successor serves from the same sockets by now: a change made here
+/// would not reach the service.
 pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
     let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
     let mut answer = if changes && process.has_successor() {
@@ -74,7 +75,7 @@ fn refusal(method: &Method, target: &Uri, fields: &HeaderMap, is_believed: bool)
     let mut hosts = fields.get_all(HOST).iter();
     let named = target.authority().is_some_and(|target| !is_no_name(target))
         || hosts.any(|host| !host.to_str().is_ok_and(|host| host.parse().is_ok_and(|host| is_no_name(&host))));
-    // What a page of another site may read of an answer its browser decides, and decides against it.
+    // Reading is left to the browser, which does not let a page of another site see the answer.
     let foreign = !reads && (has_foreign_origin(fields) || is_cross_site(fields));
     if !is_believed {
         Some(ELSEWHERE)
@@ -87,21 +88,21 @@ fn refusal(method: &Method, target: &Uri, fields: &HeaderMap, is_believed: bool)
     }
 }
 
-/// No name server can lead an address elsewhere, and no browser asks one for `localhost`.
+/// Whether the host is an address or `localhost`: no name server can lead these elsewhere.
 fn is_no_name(host: &Authority) -> bool {
     let host = host.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     address.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-/// Any but this listener's own, as far as the request itself says what that is.
+/// Whether it has an origin other than this listener's own, by the request's own `Host`.
 fn has_foreign_origin(fields: &HeaderMap) -> bool {
     let host = fields.get(HOST).map_or(b"".as_slice(), |host| host.as_bytes());
     let is_own = |origin: &[u8]| origin.strip_prefix(b"http://").is_some_and(|own| own.eq_ignore_ascii_case(host));
     fields.get_all(ORIGIN).iter().any(|origin| !is_own(origin.as_bytes()))
 }
 
-/// `none`: somebody typed it.
+/// Whether the browser says that another site caused the request. `none`: a person typed the address.
 fn is_cross_site(fields: &HeaderMap) -> bool {
     fields.get_all("sec-fetch-site").iter().any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
 }

@@ -10,14 +10,14 @@
 //!                                        ↑ ─────── barred again ──────┘
 //! ```
 //!
-//! Down hides Ejected and Trial: it is shown while probes fail, and what it hid goes on below it. Probes never stop,
-//! time always passes, and a trial waits for a request without end at no cost and not for what is open there from
-//! before, so that each state has a way out. What is open from before is a verdict on it all the same, and a tunnel is
-//! one as it begins. All that requests said goes with the process of which they said it: another one in its place is up
-//! as soon as it answers, and starts slowly.
+//! Down hides Ejected and Trial: it is shown while probes fail, and the hidden state goes on below it. Each state has a
+//! way out: probes never stop, time always passes, and a trial waits for a new request without end and at no cost, not
+//! for requests that are open from before. The outcome of those counts all the same, and a tunnel counts when it
+//! begins. What requests showed of a process goes with it: another process in its place is up as soon as it answers,
+//! and starts slowly.
 //!
-//! A rank may be Ejected for longer than its time. Of a server that was out whole it waits for its turn behind another
-//! rank's trial, up to `eject_ms` for each before it; and it stays to be tried while Down, Draining or Asleep is shown.
+//! A rank may be Ejected for longer than its time. If its whole server was out it waits for the trials of the ranks
+//! before it, up to `eject_ms` for each; and it stays to be tried while Down, Draining or Asleep is shown.
 
 mod barring;
 mod failure;
@@ -35,10 +35,10 @@ pub use turn::{Trouble, Turn, Why};
 
 /// Share with which a slow start begins, in percent.
 const FIRST_SHARE: u8 = 10;
-/// So many refused probes in a row mean that nobody is there.
+/// Refused probes in a row after which nothing is taken to listen there.
 pub(super) const REFUSALS: u32 = 2;
 
-/// Another address is tried after so many times `failures_down` failed probes, if none was refused.
+/// Another address is tried after this factor times `failures_down` failed probes, if none was refused.
 const PATIENCE: u32 = 5;
 
 /// See the module.
@@ -124,7 +124,8 @@ impl Course {
         course
     }
 
-    /// Of the same engine at another address of its: failing where it was, it has to answer there first.
+    /// The course of the same engine at another of its addresses: it failed where it was, and has to answer there
+    /// first.
     pub fn elsewhere(&self, rules: &Rules, now: Instant) -> Course {
         let is_failing = self.probes == Probes::Failing;
         let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
@@ -135,12 +136,12 @@ impl Course {
         course
     }
 
-    /// Of the same process in another slot, where shards count from nothing.
+    /// The course of the same process in another slot, where shards count from 0.
     pub fn renumbered(&self) -> Course {
         Course { seen: None, ..self.clone() }
     }
 
-    /// Another process answers there: what requests said of the one before is forgotten, and what that had cached.
+    /// Takes in that another process answers there: what requests showed of the one before is forgotten, and its cache.
     pub fn begin_anew(&mut self, rules: &Rules, now: Instant) {
         let before = self.health();
         self.anew = Some(self.is_barred());
@@ -154,7 +155,8 @@ impl Course {
         self.anew.take()
     }
 
-    /// Of an engine at an address that is new to its name, while others serve: it may still be loading, or be none.
+    /// The course of an engine at an address that is new to its name, while others serve: it may still be loading, or
+    /// not be there.
     pub fn moved(rules: &Rules, now: Instant) -> Course {
         let mut course = Course::new(true, rules, now);
         course.probes = Probes::Failing;
@@ -162,8 +164,9 @@ impl Course {
         course
     }
 
-    /// Whether a failed probe is to be followed by one at another address: so many failed here, or the first one ever
-    /// was refused; several times as many where it answered and may be busy, since what is known of it would be lost.
+    /// Whether the next probe is to go to another address: enough probes failed here, or the first one ever was
+    /// refused. If it answered before and may be busy it takes several times as many, since what is known of it would
+    /// be lost.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
         let may_be_busy = self.answered && self.refusals == 0;
@@ -187,12 +190,12 @@ impl Course {
         }
     }
 
-    /// Since when it is so.
+    /// Since when its health is as it is.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Why it is so, where that needs words.
+    /// Why its health is as it is, if that needs words.
     pub fn why(&self) -> Option<Cow<'_, str>> {
         let kept = |why: &dyn Display| Some(format!("kept in service, as too few others are: {why}").into());
         match (self.health(), &self.trouble, &self.probe_error) {
@@ -234,7 +237,7 @@ impl Course {
         self.refusals >= REFUSALS
     }
 
-    /// Whether its probes have found no connection for so long.
+    /// Whether its probes have found no connection for at least this long.
     pub fn is_absent_for(&self, least: Duration, now: Instant) -> bool {
         self.absent.is_some_and(|since| now.saturating_duration_since(since) >= least)
     }
@@ -249,22 +252,22 @@ impl Course {
         self.slow_start.is_some()
     }
 
-    /// Whether it is out of service, or nearly, for what became of requests.
+    /// Whether it is ejected or on trial, whatever hides that.
     pub fn is_barred(&self) -> bool {
         self.bar != Bar::None
     }
 
-    /// Whether it is out for what became of requests, and has yet to be tried.
+    /// Whether it is ejected and has yet to be tried.
     pub fn is_to_be_tried(&self) -> bool {
         matches!(self.bar, Bar::Until(_))
     }
 
-    /// Whether a bar that shards have there is news: not while it lasts, nor where it is of the process before.
+    /// Whether a bar set by shards is news: not while an ejection lasts, nor if it is of the process before.
     pub fn heeds_bars(&self) -> bool {
         !self.is_to_be_tried() && self.anew.is_none()
     }
 
-    /// A probe was answered with 200, or not. `may_go`: whether one more may be taken out for its silence.
+    /// Takes in a probe, which was answered with 200 or failed. `may_go`: one more may be taken out for silence.
     pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
         let before = self.health();
         let turn = match outcome {
@@ -289,8 +292,8 @@ impl Course {
         turn
     }
 
-    /// A refusal or another status is certain. Silence is not: under load `/health` waits behind the tokens of all
-    /// streams, and if each slow engine left its part to the others, these would be slow next.
+    /// Takes in a failed probe. A refusal or another status is certain. Silence is not: under load `/health` waits for
+    /// the tokens of all streams, and if each slow engine left its part to the others, these would be slow next.
     fn failed_probe(&mut self, may_go: bool, rules: &Rules) -> Option<Turn> {
         if self.failures < rules.failures_down || self.probes == Probes::Failing {
             return None;
@@ -312,14 +315,14 @@ impl Course {
             return Some(Turn::Answers);
         }
         // The first good probe of all begins no slow start: a fleet that starts cold together has nothing to
-        // spare. Of those that return together each gets its part of the others' parts, so nothing is lost there.
+        // spare. Engines that return together take over each other's parts, so nothing is lost there.
         if returns {
             self.start_slowly(rules, now);
         }
         Some(Turn::Up)
     }
 
-    /// Time has passed, and shards have counted. `may_eject`: whether one more may be taken out for its faults.
+    /// Takes in what shards have counted, and lets time pass. `may_eject`: one more may be taken out for its faults.
     pub fn looked(
         &mut self,
         outcome: Outcome,
@@ -354,7 +357,7 @@ impl Course {
         self.seen
     }
 
-    /// The slow start goes on: takes the share of the time that has passed.
+    /// Takes the slow start on: its share becomes that of the time that has passed.
     pub fn step(&mut self, rules: &Rules, now: Instant) {
         let Some(began) = self.slow_start else { return };
         let whole = Duration::from_millis(rules.slow_start_ms);

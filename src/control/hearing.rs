@@ -1,9 +1,10 @@
-//! What one engine tells of its cache: kept beside the index as long as it is trusted, and noted there.
+//! What one engine tells of its cache (KV events): kept in mirrors beside the index, and noted in the index as long as
+//! it is trusted.
 //!
-//! Nothing that it told is believed while it is not heard: an engine that restarts says so only with its next message.
-//! So its entries go when a connection ends, and come back, all at once, when what it says next continues what it said.
-//! They stay as what was sent there does, and are believed no further, where another process hears it from now on: few
-//! are still chosen for here, and these by what was true a moment ago.
+//! What it told is not believed while it is not heard: an engine that restarts says so only with its next message. So
+//! its entries leave the index when a connection ends, and come back, all at once, when its next message continues what
+//! it told before. If another process of the front hears it from now on they stay, and are believed as far as what was
+//! sent there: few requests are still chosen for here, by what was true a moment ago.
 
 mod batch;
 mod figures;
@@ -38,14 +39,14 @@ pub use silence::Computed;
 use silence::Silence;
 use socket::{Course, Socket};
 
-/// What is known of one engine, by its own word.
+/// What one engine has told of itself.
 #[derive(Debug)]
 pub struct Hearing {
     keeper: Arc<Keeper>,
     place: usize,
     id: EndpointId,
     form: Arc<Form>,
-    /// Held by who changes it, for as long as what is known is between two states.
+    /// Held by the task that changes what is known, for as long as that is between two states.
     turn: tokio::sync::Mutex<()>,
     inner: Mutex<Inner>,
 }
@@ -53,49 +54,50 @@ pub struct Hearing {
 #[derive(Debug)]
 struct Inner {
     index: Arc<Index>,
-    /// Its own; 0: not known.
+    /// KV blocks of its cache; 0: not known.
     blocks: u32,
-    /// Most that a mirror has.
+    /// Most blocks that a mirror has.
     blocks_max: u32,
-    /// When its process began, where it says so.
+    /// When its process began, if it says so.
     began: Option<f64>,
     sockets: Vec<Socket>,
     ranks: BTreeMap<u32, Rank>,
-    /// The one that is between two states.
+    /// The rank that is between two states.
     midst: Option<u32>,
-    /// Of ranks that began anew since.
+    /// Counts of ranks that have begun anew since.
     earlier: mirror::Counts,
     /// Whether the index has what the mirrors have.
     is_noted: bool,
-    /// How often the endpoint's cache had been emptied when that began.
+    /// How often the endpoint's cache had been emptied when `is_noted` became true.
     emptied: u64,
     tells: Tells,
-    /// What the index did not take.
+    /// Notes that the index did not take.
     owed: Owed,
     lag: f64,
     /// When its last batch came, in seconds since 1970; 0: none did.
     came: f64,
     silence: Silence,
-    /// It was said that a socket cannot be connected with: of each of these strangers, and once of whatever else.
+    /// What the log was told of sockets that cannot be connected to: one line for each of these strangers, and one
+    /// (`None`) for all other reasons.
     said_unheard: Vec<Option<IpAddr>>,
-    /// It tells of no layers that see all of a prompt;
+    /// The bout in which it tells of no layers that see all of a prompt.
     partial: Bout,
-    /// some of what it tells cannot be read;
+    /// The bout in which some of what it tells cannot be read.
     unread: Bout,
-    /// it tells nothing.
+    /// The bout in which it tells nothing.
     silent: Bout,
 }
 
-/// One engine rank.
+/// What is known of one of its ranks.
 #[derive(Debug)]
 struct Rank {
     mirror: Mirror,
-    /// Time of the first batch in it, by the engine's clock.
+    /// Time of the first batch in the mirror, by the engine's clock.
     since: f64,
 }
 
 impl Hearing {
-    /// Of an engine that has these sockets, none of which was heard.
+    /// A new one for an engine with these sockets, none of which was heard yet.
     pub fn new(keeper: Arc<Keeper>, place: usize, wanted: &ToHear, sources: &[Settings]) -> Hearing {
         let mut inner = Inner {
             index: Arc::clone(&wanted.index),
@@ -123,13 +125,13 @@ impl Hearing {
         Hearing { keeper, place, id: wanted.id, form, turn: tokio::sync::Mutex::default(), inner: Mutex::new(inner) }
     }
 
-    /// How far a socket was read by an earlier process.
+    /// How far a socket was read, by an earlier connection or process.
     pub fn reached(&self, socket: usize) -> Vec<Reached> {
         self.inner().sockets.get(socket).map(|socket| socket.reached.clone()).unwrap_or_default()
     }
 
-    /// What a later process is to know of it: nothing of a rank that is between two states,
-    /// which has to be told anew then.
+    /// What a later process of the front is to know of it. A rank that is between two states is left out,
+    /// and has to be told anew then.
     pub fn saved(&self) -> Heard {
         let inner = self.inner();
         let bytes = |mirror: &Mirror| {
@@ -149,18 +151,19 @@ impl Hearing {
         }
     }
 
-    /// The same, or what an earlier process knew that is not used yet: with the next second it is, unless all is told.
+    /// The same; or what an earlier process knew and is not used yet, if the engine has not told all: the next second
+    /// will use it.
     pub fn saved_or(&self, unused: Option<Heard>) -> Heard {
         let tells = self.inner().tells;
         unused.filter(|_| tells != Tells::All).unwrap_or_else(|| self.saved())
     }
 
-    /// Until it is let go of, nobody else has the engine's news taken.
+    /// Waits for the turn. While it is held no other task changes what is known of the engine.
     pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
-    /// One of its sockets told something; [`Hearing::stands`] comes behind it, in the same turn.
+    /// Takes in what one of its sockets told. To be followed by [`Hearing::stands`] in the same turn.
     pub async fn take(&self, socket: usize, told: Told<'_>) {
         if let Told::Batch(batch) = &told {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
@@ -173,8 +176,8 @@ impl Hearing {
             Told::Batch(_) => inner.sockets.get(socket).map(|socket| socket.course.max(Course::Answering)),
             Told::Abreast => Some(Course::Answering),
             Told::Incomplete { rank, .. } => {
-                // What of it is still there nobody knows, nor, behind a lost connection, whether the process is the
-                // same: numbers go up with both. What was noted of it goes as what was sent there does.
+                // Which of its blocks are still there is not known; nor, after a lost connection, whether the process
+                // is the same, since numbers go up with both. What was noted ages like what was sent there.
                 inner.forget(|number| number == rank);
                 Some(Course::Answering)
             }
@@ -186,7 +189,7 @@ impl Hearing {
             Told::Malformed(_) => None,
             Told::Offline(why) => {
                 self.distrust(&mut inner);
-                // Also where only an earlier process has heard it:
+                // Also if only an earlier process has heard it:
                 // what it told has no room of its own until it is heard.
                 self.keeper.fleet().notes(self.place, self.id, Unit::Blocks);
                 self.say_unheard(socket, why, &mut inner);
@@ -198,14 +201,14 @@ impl Hearing {
         }
     }
 
-    /// Strangers that come to the socket, and of whom nothing is told, are counted there from now on.
+    /// Sets where connections are counted that the socket turns away without a word.
     pub fn counts_strangers(&self, socket: usize, turned_away: &Arc<AtomicU64>) {
         if let Some(socket) = self.inner().sockets.get_mut(socket) {
             socket.counts_strangers(Arc::clone(turned_away));
         }
     }
 
-    /// How the socket stands behind that.
+    /// Takes in how far the socket is after [`Hearing::take`].
     pub async fn stands(&self, socket: usize, source: &Source) {
         self.stand(socket, source);
         self.settle(false).await;
@@ -224,21 +227,21 @@ impl Hearing {
         self.say_unread(&mut inner);
     }
 
-    /// What it told is kept there for when it is listened to again, if that is all that it holds.
+    /// Keeps what it told in `later` for when it is listened to again, if it has told all.
     pub fn keep_in(&self, later: &Mutex<Option<Heard>>) {
         if self.inner().tells == Tells::All {
             *later.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
         }
     }
 
-    /// It is listened to no more: nobody will say what of it goes.
+    /// Ends listening: what leaves its cache is no longer told, so nothing is believed.
     pub fn end(&self) {
         let mut inner = self.inner();
         self.say(Tells::Nothing, &mut inner);
         self.distrust(&mut inner);
     }
 
-    /// Another process hears it from now on.
+    /// Leaves listening to another process of the front.
     pub fn leave(&self) {
         self.say(Tells::Nothing, &mut self.inner());
     }
@@ -256,15 +259,15 @@ impl Hearing {
         }
     }
 
-    /// What the engine said that it holds is noted in the index from now on.
+    /// Notes what the engine says that it holds in the index from now on.
     fn note(&self, inner: &mut Inner) {
         self.keeper.fleet().notes(self.place, self.id, Unit::Steps);
-        // What was emptied before this says nothing against it.
+        // Emptyings before this do not matter.
         inner.emptied = self.emptied().unwrap_or(inner.emptied);
         inner.is_noted = true;
     }
 
-    /// Nothing that it said is believed until it says something that continues it.
+    /// Believes nothing that it told until it says something that continues it.
     fn distrust(&self, inner: &mut Inner) {
         if inner.is_noted {
             self.empty(inner);
@@ -273,25 +276,25 @@ impl Hearing {
         }
     }
 
-    /// How often what is noted of its cache has gone, by whomever; none: it is not there.
+    /// How often what is noted of its cache was emptied, for whatever reason; `None`: the endpoint is not there.
     fn emptied(&self) -> Option<u64> {
         self.keeper.fleet().tenancy(self.place, self.id).map(|tenancy| tenancy.emptied)
     }
 
     fn empty(&self, inner: &mut Inner) {
         let emptied = self.keeper.fleet().empty(self.place, self.id);
-        // Where others found it empty as well, that is still to be looked into.
+        // If it was emptied for another reason as well, `tick` still has to look into that.
         if !inner.is_noted || emptied == inner.emptied + 1 {
             inner.emptied = emptied;
         }
         inner.owed.forget();
         if inner.tells == Tells::All {
-            // That was forgotten with the rest.
+            // The index forgot that with the rest.
             self.keep_promises(inner);
         }
     }
 
-    /// Where the index is busy, the next second asks again; of an endpoint that is gone meanwhile nothing is kept.
+    /// Tells the index whether choices of the endpoint are promises. If the index is busy the next second asks again.
     fn keep_promises(&self, inner: &mut Inner) {
         inner.owed.promises = inner.index.keeps_promises(self.id, inner.tells == Tells::All).is_err();
     }
@@ -306,12 +309,12 @@ impl Inner {
         self.ranks.values().any(|rank| is(&rank.mirror))
     }
 
-    /// A batch of this time, by the engine's clock, is here at this one, by ours.
+    /// Notes when a batch was sent (`time`, by the engine's clock) and came (`now`, by ours), in seconds since 1970.
     fn came(&mut self, time: f64, now: f64) {
         (self.lag, self.came) = (now - time, now);
     }
 
-    /// Nothing is known any more of these ranks.
+    /// Forgets these ranks.
     fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
         let Inner { ranks, earlier, .. } = self;
         ranks.retain(|number, rank| {
@@ -323,21 +326,21 @@ impl Inner {
         });
     }
 
-    /// Room for a rank that tells for the first time; none where there are too many, or too many blocks.
+    /// Blocks of a mirror for a rank that tells for the first time; `None` if there are too many ranks.
     fn newcomer(&self) -> Option<u32> {
         let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
         let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
         (self.ranks.len() < KV_RANKS_MAX).then_some(blocks_max)
     }
 
-    /// What an earlier process knew, or this one before; a rank that cannot be read begins anew.
+    /// Restores what an earlier process knew, or this one before; a rank that cannot be restored begins anew.
     fn recall(&mut self, wanted: &ToHear) -> bool {
         let remembered = wanted.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fits = |heard: &Heard| heard.form == wanted.form.id && heard.sockets.len() == self.sockets.len();
         let Some(heard) = remembered.filter(fits) else { return false };
         self.forget(|_| true);
         for (rank, bytes) in &heard.mirrors {
-            // Nothing continues one that no socket has told of.
+            // What no socket had read cannot be continued.
             let Some(reached) = heard.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
             match Mirror::restore(bytes, self.blocks_max) {
                 Ok(mirror) => drop(self.ranks.insert(*rank, Rank { mirror, since: reached.time })),
@@ -347,7 +350,7 @@ impl Inner {
         for (socket, reached) in self.sockets.iter_mut().zip(&heard.sockets) {
             socket.reached = reached.iter().filter(|reached| self.ranks.contains_key(&reached.rank)).copied().collect();
         }
-        // It may be another since then.
+        // Another process may run there since.
         if let Some(began) = wanted.began {
             self.forget_before(began);
         }

@@ -43,11 +43,11 @@ pub use following::engines;
 use said::{Unserved, say, say_asleep, say_moved};
 use taking::Taking;
 
-/// How often what shards have counted is looked at.
+/// How often control looks at what shards have counted.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// After a publication the next waits for so many times as long as it took: hundreds of engines change each second, and
-/// if they serve a thousand adapters, probes and scrapes need their turns between two publications.
+/// After a publication the next one waits for so many times as long as it took: hundreds of engines change each second,
+/// and if they serve a thousand adapters, probes and scrapes need their turns between two publications.
 const PUBLISHING_PAUSE: u32 = 3;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Keeper {
     config: ArcSwap<Config>,
-    /// How another configuration replaces this one.
+    /// The parts by which another configuration replaces this one.
     taking: Taking,
     fleet: Mutex<Fleet>,
     counters: &'static Counters,
@@ -64,13 +64,13 @@ pub struct Keeper {
     published: &'static Published,
     changed: Notify,
     saving: Saving,
-    /// What watches each engine, by place, and what it goes by; ends when it is dropped.
+    /// The tasks that watch each engine, by place, with the plan that they go by; dropping them ends them.
     watches: Mutex<HashMap<usize, (watch::Plan, JoinSet<()>)>>,
     /// The tasks that listen to engines' events, by place; `None` once another process listens in this one's place.
     ears: Mutex<Option<HashMap<usize, JoinSet<()>>>>,
-    /// What they hear.
+    /// What these tasks have heard.
     heard: Mutex<Hearings>,
-    /// Where they say that they connect to us.
+    /// The ports at which engines say that they connect to us.
     doors: Doors,
     access: Arc<AccessLog>,
     unserved: Mutex<Unserved>,
@@ -107,7 +107,7 @@ impl Keeper {
         }
     }
 
-    /// One that follows these names.
+    /// The keeper, following these names.
     pub(super) fn following(self, named: Named) -> Keeper {
         self.taking.named.store(Arc::new(named));
         self
@@ -156,7 +156,7 @@ impl Keeper {
 
     /// The fleet, for as long as the guard lives; never held over an await.
     pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
-        // A panic while it was held is a fault of one report; the fleet is still the best there is.
+        // A panic while it was held is a fault of one report: what the fleet knows is still the best there is.
         self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,12 +170,12 @@ impl Keeper {
         self.fleet().server(place)
     }
 
-    /// Key for control's own calls to an engine.
+    /// The API key for control's own calls to an engine.
     pub fn key(&self, place: usize) -> Option<Arc<str>> {
         self.fleet().member(place)?.key.clone()
     }
 
-    /// See [`Fleet::resolved`]; of all ranks of a server at once.
+    /// See [`Fleet::resolved`]; for all ranks of a server at once.
     pub fn resolved(&self, place: usize, addresses: Vec<SocketAddr>) {
         let mut fleet = self.fleet();
         let mut changed = false;
@@ -203,7 +203,7 @@ impl Keeper {
         turns.iter().any(|(_, turn)| matches!(turn, Turn::Up | Turn::Answers))
     }
 
-    /// See [`Fleet::look`] and [`Fleet::compare`]. True: shards must know.
+    /// See [`Fleet::look`] and [`Fleet::compare`]. True: a snapshot is to be published.
     fn look(&self) -> bool {
         let now = Instant::now();
         let mut fleet = self.fleet();
@@ -257,7 +257,7 @@ impl Keeper {
 
     /// Publishes the fleet as it is.
     pub fn publish_now(&self) {
-        // What a former tenant of a slot left in its counts is forgotten before shards see the new one.
+        // Counts of a slot's former endpoint are forgotten before shards see the new one.
         self.look();
         let snapshot = self.fleet().snapshot();
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner).look(&self.config(), &snapshot);
@@ -277,7 +277,7 @@ impl Keeper {
     /// Lets the fleet's time pass, and publishes on change, not more often than `publish_interval_ms`, for ever.
     pub async fn publish(self: Arc<Self>) {
         let mut clock = Clock { ticked: Instant::now(), second: Instant::now() };
-        // Begun anew behind a fault, it is to publish what it fell over.
+        // Begun anew after a fault, it is to publish what it fell over.
         let mut changed = true;
         loop {
             if changed {
@@ -291,7 +291,7 @@ impl Keeper {
         }
     }
 
-    /// Has the fleet know what time it is, as often as it looks for what that changes. Whether shards must know.
+    /// Lets the fleet's time pass, as often as it looks for what that changes. True: a snapshot is to be published.
     fn tick(&self, clock: &mut Clock) -> bool {
         if clock.ticked.elapsed() < TICK {
             return false;
@@ -306,7 +306,7 @@ impl Keeper {
             (0..seconds).for_each(|_| fleet.caches.tick());
             fleet.pools.tick(now);
         }
-        // Before it is looked what is in flight.
+        // Before looking at what is in flight.
         fleet.chosen_by(self.stats.epoch());
         let in_flight = |slot| self.counters.in_flight(slot);
         fleet.tick(now, in_flight, |slots| Counted::read_at(slots, self.counters, self.stats))
@@ -319,7 +319,7 @@ impl Keeper {
     }
 }
 
-/// When the fleet's time passed last, and when by a second.
+/// When the fleet's time last passed by a tick, and by a second.
 struct Clock {
     ticked: Instant,
     second: Instant,
@@ -331,7 +331,7 @@ fn pause(least: Duration, took: Duration) -> Duration {
     least.max((took * PUBLISHING_PAUSE).min(TICK))
 }
 
-/// Waits for a bell; for ever where its engine is gone.
+/// Waits for a bell; for ever if its engine is gone.
 async fn rung(bell: Option<Arc<Notify>>) {
     match bell {
         Some(bell) => bell.notified().await,
@@ -346,7 +346,7 @@ pub(super) mod tests {
     use crate::control::tests::config_of;
     use crate::publish::Process;
 
-    /// One for tests of its parts; nobody is asked yet where the engines are.
+    /// A keeper for tests of its parts; the engines' addresses are not looked up yet.
     pub(in crate::control) fn keeper(config: Config) -> Arc<Keeper> {
         let config = Arc::new(config);
         let mut fleet = Fleet::new(Arc::clone(&config), Vec::new(), Arc::default());
@@ -357,7 +357,7 @@ pub(super) mod tests {
         Arc::new(keeper.following(named))
     }
 
-    /// Whether nobody has the fleet.
+    /// Whether the fleet is not locked.
     pub(in crate::control) fn is_free(keeper: &Keeper) -> bool {
         keeper.fleet.try_lock().is_ok()
     }
@@ -375,7 +375,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Who waits for one model is not to wait behind those of another.
+    /// Requests that wait for one model are not to wait for those of another.
     #[tokio::test(flavor = "current_thread")]
     async fn the_queue_knows_which_engines_may_stand_in_for_each_other() {
         let keeper = keeper(config_of([engine("gpu-1", &["a"]), engine("gpu-2", &["b"]), engine("gpu-3", &["b"])]));

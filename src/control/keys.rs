@@ -1,5 +1,5 @@
-//! The keys with which engines are asked, each in a file of its own that `api_key_file` names: how one is read, which
-//! engine gets which, and whose file a change made by hand may name.
+//! The API keys with which engines are asked, each in a file that `api_key_file` names: how one is read, which engine
+//! gets which, and which files a change made by hand may name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,9 +55,9 @@ pub(super) fn of_added(edit: &Edit, upstreams: &[Upstream]) -> Result<Option<Arc
     of(added).map_err(|error| Refused::Wrong(error.to_string()))
 }
 
-/// Whether an engine that is added names no key but one of the engines that the configuration names, or one beside it:
-/// what is in that file goes to whatever address the change names, and whoever reaches the admin listener is not to
-/// read files by this process's rights.
+/// Whether an engine that is added by hand names no key file but one that the configuration names, or one in the same
+/// folder. The file's content is sent to whatever address the change names, and a peer of the admin listener must not
+/// read files with this process's rights.
 fn may_name(added: &Upstream, upstreams: &[Upstream]) -> bool {
     let file = &added.api_key_file;
     let folder = |file: &Path| -> Option<PathBuf> { Some(file.canonicalize().ok()?.parent()?.to_owned()) };
@@ -68,16 +68,15 @@ fn may_name(added: &Upstream, upstreams: &[Upstream]) -> bool {
     file.as_os_str().is_empty() || upstreams.iter().any(known)
 }
 
-/// The keys of a configuration for which no file is read: engines that stay keep those that are known, and one that is
-/// new has `added`.
+/// The keys of a configuration without reading files: engines that stay keep the known ones, and a new one has `added`.
 pub(super) fn known(config: &Config, members: &[Member], added: Option<&Arc<str>>) -> Keys {
     let members = of_members(members);
     let key_of = |upstream: &Upstream| among(&members, upstream).unwrap_or_else(|| added.cloned());
     config.upstream.iter().map(key_of).collect()
 }
 
-/// The keys of a configuration that was `read`, with `keys`, and edited since: of an engine that was added by hand it
-/// is the one that is known.
+/// The keys of a configuration that was `read`, with `keys`, and `edited` since: an engine that was added by hand keeps
+/// the known one.
 pub(super) fn edited(edited: &Config, read: &Config, keys: &[Option<Arc<str>>], members: &[Member]) -> Keys {
     let read: Known<'_> = read.upstream.iter().zip(keys).collect();
     let members = of_members(members);
@@ -85,14 +84,14 @@ pub(super) fn edited(edited: &Config, read: &Config, keys: &[Option<Arc<str>>], 
     edited.upstream.iter().map(|upstream| key_of(upstream).flatten()).collect()
 }
 
-/// Engines and what each is asked with.
+/// Engines, each with its key.
 type Known<'k> = Vec<(&'k Upstream, &'k Option<Arc<str>>)>;
 
 fn of_members(members: &[Member]) -> Known<'_> {
     members.iter().map(|member| (&member.upstream, &member.key)).collect()
 }
 
-/// What an engine is asked with, if it is among those that are known and its key is in the same file.
+/// An engine's key, if the engine is among the known ones and its key is in the same file.
 fn among(known: &Known<'_>, upstream: &Upstream) -> Option<Option<Arc<str>>> {
     known.iter().find(|(known, _)| upstream.has_key_of(known)).map(|(_, key)| (*key).clone())
 }

@@ -1,54 +1,55 @@
-//! How far is believed what is known of one endpoint's cache: down when predictions are wrong for a while, up when
-//! they are right again. They go on while they are not believed.
+//! How far the front believes what it knows of one endpoint's cache: down a rung when predictions are wrong for a
+//! while, up when they are right again. Predictions go on while they are not believed.
 //!
-//! Only too much is wrong. Too little is common and harmless: answers are in the cache and not in the index, others
-//! fill it too.
+//! Only predicting too much is wrong. Predicting too little is common and harmless: answers are in the cache and not in
+//! the index, and others fill it too.
 
 use std::time::{Duration, Instant};
 
 use crate::counters::Compared;
 use crate::fleet::Rung;
 
-/// Predicted tokens of one window, at least: a KV block more or less of each prompt weighs little then.
+/// Least predicted tokens of a window: a KV block more or less of each prompt weighs little then.
 pub const WINDOW_TOKENS: u64 = 20_000;
-/// Requests of one window, at least: one long prompt is chance.
+/// Least requests of a window: one long prompt is chance.
 pub const WINDOW_REQUESTS: u64 = 8;
-/// A window in which more of a hundred predicted tokens were not there is wrong: an engine that has the better half of
-/// them is better believed. Simulated engines with room show 1, those whose caches are just full 5 to 29, those that
+/// A window is wrong if more percent of its predicted tokens were not in the cache: an engine that had the better half
+/// of them is better believed. Simulated engines with room show 1, those whose caches are just full 5 to 29, those that
 /// are asked for far more than they hold 70 to 100, and one without a cache 100; a vLLM with room 3 to 6.
 pub const WRONG_PERCENT: u64 = 50;
-/// With so many at most it is right; between the two it is neither, lest an endpoint goes up and down at one border.
+/// A window with this percentage at most is right; between the two it is neither, lest an endpoint goes up and down at
+/// one limit.
 pub const RIGHT_PERCENT: u64 = 25;
-/// So many wrong windows in a row lead down: requests sent together with the same new prompt fill one or two, as they
+/// Wrong windows in a row that lead down: requests sent together with the same new prompt fill one or two, since they
 /// are predicted before the first of them is computed.
 pub const WRONG_ROW: u32 = 3;
-/// So many right ones lead up.
+/// Right windows in a row that lead up.
 pub const RIGHT_ROW: u32 = 4;
 
-/// One that is not believed is believed again after so long, whatever is known by then: as it counts as holding nothing
-/// it may get no request by which it could be right...
+/// How long an endpoint is not believed before it is tried again, whatever is known by then: as it counts as holding
+/// nothing, it may get no request by which it could prove right...
 pub const DOUBT: Duration = Duration::from_secs(10);
-/// ... after twice as long each time that this was too soon, up to this.
+/// ... doubled each time that this was too soon, up to this.
 pub const DOUBT_MAX: Duration = Duration::from_secs(600);
 
 /// Why an endpoint is on another rung.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// Window after window its engine had not cached what was predicted.
+    /// Its engine had not cached what was predicted, window after window.
     Overpredicted,
     /// Its engine says that it caches no prefixes.
     CacheOff,
-    /// Window after window it had.
+    /// Its engine had cached what was predicted, window after window.
     RightAgain,
     /// Its engine says that it caches prefixes now.
     CacheOn,
-    /// It was not believed for long enough.
+    /// It has been disbelieved for long enough.
     TriedAgain,
     /// Another process may be there now.
     Restarted,
     /// Its engine says what it holds, and nothing of that is missing.
     Told,
-    /// It is asked for events that were missed.
+    /// Its engine is asked for events that were missed.
     Missed,
     /// Its events are not heard, or not all of them.
     Untold,
@@ -60,14 +61,14 @@ pub enum Tells {
     /// Nothing, or too little.
     #[default]
     Nothing,
-    /// It is being asked for what was missed.
+    /// It is being asked for events that were missed.
     Replaying,
-    /// All.
+    /// All that it holds.
     All,
 }
 
 impl Why {
-    /// As log and `/endpoints` name it.
+    /// The words for it in the log and in `/endpoints`.
     pub fn as_str(self) -> &'static str {
         match self {
             Why::Overpredicted => "overpredicted",
@@ -86,7 +87,7 @@ impl Why {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Ladder {
-    /// Whether what the index says of it counts.
+    /// Whether choices count what the index says of it.
     is_believed: bool,
     tells: Tells,
     since: Instant,
@@ -95,12 +96,12 @@ pub struct Ladder {
     wrong: u32,
     right: u32,
     cache_off: bool,
-    /// How long it is not believed the next time.
+    /// How long it will not be believed the next time.
     doubt: Duration,
 }
 
 impl Ladder {
-    /// Of an engine that is believed and tells nothing yet.
+    /// The ladder of an engine that is believed and tells nothing yet.
     pub fn new(now: Instant) -> Ladder {
         Ladder {
             is_believed: true,
@@ -115,7 +116,7 @@ impl Ladder {
         }
     }
 
-    /// Where it is.
+    /// The rung that it is on.
     pub fn rung(&self) -> Rung {
         match (self.is_believed, self.tells) {
             (false, _) => Rung::Hash,
@@ -130,17 +131,17 @@ impl Ladder {
         self.tells
     }
 
-    /// Since when.
+    /// Since when it is on that rung.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Why, where it was ever elsewhere.
+    /// Why it is on that rung, if it was ever on another.
     pub fn why(&self) -> Option<Why> {
         self.why
     }
 
-    /// Further predictions were compared. True: it is on another rung.
+    /// Takes in further comparisons. True: it is on another rung.
     pub fn compared(&mut self, more: Compared, now: Instant) -> bool {
         self.window.add(more);
         if self.window.predicted < WINDOW_TOKENS || self.window.requests < WINDOW_REQUESTS {
@@ -160,7 +161,7 @@ impl Ladder {
         }
     }
 
-    /// Time passes. True: it is on another rung.
+    /// Lets time pass. True: it is on another rung.
     pub fn tries_again(&mut self, now: Instant) -> bool {
         if self.is_believed || self.cache_off || now.saturating_duration_since(self.since) < self.doubt {
             return false;
@@ -169,7 +170,7 @@ impl Ladder {
         self.believe(true, Why::TriedAgain, now)
     }
 
-    /// The engine tells so much of its cache from now on. True: it is on another rung.
+    /// Sets how much the engine tells of its cache from now on. True: it is on another rung.
     pub fn tells(&mut self, tells: Tells, now: Instant) -> bool {
         let before = self.rung();
         self.tells = tells;
@@ -181,7 +182,7 @@ impl Ladder {
         self.moved_from(before, why, now)
     }
 
-    /// The engine said whether it caches prefixes. True: it is on another rung.
+    /// Takes in whether the engine says that it caches prefixes. True: it is on another rung.
     pub fn caches(&mut self, prefixes: bool, now: Instant) -> bool {
         let was_off = std::mem::replace(&mut self.cache_off, !prefixes);
         match (was_off, self.cache_off) {
@@ -191,8 +192,8 @@ impl Ladder {
         }
     }
 
-    /// Its engine may be another process, of which nothing wrong is known: not even that it caches nothing, before it
-    /// says so itself. True: it is on another rung.
+    /// Takes in that its engine may be another process, of which no fault is known; nor that it caches nothing, before
+    /// it says so itself. True: it is on another rung.
     pub fn restarted(&mut self, now: Instant) -> bool {
         (self.doubt, self.cache_off) = (DOUBT, false);
         self.believe(true, Why::Restarted, now)

@@ -1,8 +1,8 @@
 //! Tasks that must last as long as the process, or as an engine is in the fleet, and what follows if one of them
 //! panics.
 //!
-//! A task that panics ends alone, and nobody would see it: without the one that publishes, a front says that it is
-//! ready, and its shards hear of no change any more.
+//! A task that panics ends alone, and unnoticed: without the one that publishes, a front would say that it is ready,
+//! and its shards would hear of no change any more.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::publish::Process;
 
-/// Before it begins anew: what it fell over may be there yet.
+/// Pause before a task begins anew: what it fell over may still be there.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Spawns a task that the front cannot do without: if it panics, the process ends, as with a shard, and its supervisor

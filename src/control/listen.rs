@@ -1,5 +1,5 @@
-//! Listens to what engines publish of their KV caches, where a pool chooses by it: a task for each engine, and one for
-//! each of its sockets.
+//! Listens to the engines' KV events, if a pool chooses by them: one task for each engine, and one for each of its
+//! sockets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -20,66 +20,66 @@ use crate::index::Index;
 use crate::kvevents::{self, Pace, Settings, Source};
 use crate::scan::Form;
 
-/// How often it is looked at what has changed beside the events.
+/// How often changes are looked for that come by other ways than events.
 const TICK: Duration = Duration::from_secs(1);
-/// How often it is looked whether it is known by now what to ask an engine.
+/// How often to look whether it is known by now how to listen to an engine.
 const SOON: Duration = Duration::from_millis(100);
-/// Before an engine that publishes nothing is asked again.
+/// Pause before an engine that publishes nothing, or is not heard, is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 const PUBLISHES_NOTHING: &str = "it publishes no KV events; `warmfront doctor` says how it would";
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 const ASK_BYTES_MAX: usize = 1 << 20;
 
-/// What an engine is to be listened to for.
+/// What is needed to listen to an engine, and what its events are for.
 #[derive(Clone, Debug)]
 pub struct ToHear {
     /// The endpoint that it is.
     pub id: EndpointId,
-    /// Where it is connected with that says no host of its own.
+    /// The host to connect to if its events' address names none.
     pub host: String,
-    /// Addresses from which it may come where it says itself that it connects.
+    /// The engine's own addresses: only these are connected with because it says so, unless its word is taken (`told`).
     pub peers: Arc<[IpAddr]>,
-    /// Which of several ranks it is, each of which publishes by itself.
+    /// Its rank, if there are several: each publishes by itself.
     pub rank: Option<u16>,
-    /// Where it is asked,
+    /// The address at which it is asked where it publishes.
     pub address: SocketAddr,
-    /// as which host,
+    /// The `Host` of such a call.
     pub authority: String,
-    /// and with which key.
+    /// The API key of such a call.
     pub key: Option<Arc<str>>,
     /// Whether it is listened to, and whose word tells where.
     pub mode: KvEvents,
-    /// Where its events are, as far as that is configured.
+    /// Where it publishes, if that is configured.
     pub configured: Option<Settings>,
     /// How its prompts are written.
     pub form: Arc<Form>,
     /// Where what it holds is noted.
     pub index: Arc<Index>,
-    /// When its process began, by its own word.
+    /// When its process began, as it says.
     pub began: Option<f64>,
     /// KV blocks that it has; 0: not known.
     pub blocks: u32,
-    /// What a mirror of them is made for.
+    /// How many blocks a mirror is made for.
     pub blocks_max: u32,
-    /// What it has computed, where it counts that.
+    /// What it has computed, if its metrics tell.
     pub computed: Option<Computed>,
     /// What an earlier process of ours knew of it, until it is used.
     pub remembered: Arc<Mutex<Option<Heard>>>,
 }
 
 impl ToHear {
-    /// Whether it is heard in the same way; another index or size of its cache changes nothing of that.
+    /// Whether listening can go on as it is. Another index, or size of its cache, does not matter for that.
     fn is_same(&self, other: &ToHear) -> bool {
         (self.id, &self.mode, &self.configured, self.form.id)
             == (other.id, &other.mode, &other.configured, other.form.id)
     }
 
-    /// The sockets on which it publishes, where nobody else means those to which it connects itself.
+    /// The sockets on which it publishes; an error if it connects to a port of ours that is another's as well.
     async fn usable_sources(&self, keeper: &Keeper, place: usize, client: &Client) -> Result<Vec<Settings>, String> {
         let sources = self.sources(client).await;
         match &sources {
             Ok(sources) if self.configured.is_none() => keeper.comes_by(place, sources),
-            // What it said before counts again once it is back.
+            // What it told before stays: it counts again once it is back.
             Err(_) => {}
             _ => keeper.comes_by(place, &[]),
         }
@@ -99,9 +99,9 @@ impl ToHear {
         }
     }
 
-    /// The sockets on which SGLang publishes, which tells its flags alone.
+    /// The sockets on which SGLang publishes, by its flags, which are all that it tells.
     async fn flagged(&self, client: &Client) -> Result<Vec<Settings>, String> {
-        // Last what it was called before: newer ones log a warning of it each time.
+        // The older name comes last: newer releases log a warning each time that it is asked for.
         for path in ["/server_info", "/get_server_info"] {
             let answer = self.ask(client, path).await?;
             let Some(flags) = serde_json::from_slice::<Flags>(&answer.body).ok().filter(|_| answer.status == 200)
@@ -122,7 +122,7 @@ impl ToHear {
             return Err("it has several data-parallel ranks, which publish on a port each: see `ranks`".into());
         }
         let listed = kvevents::as_listed(&config).ok_or("its kv_events_config is no JSON object")?;
-        // Of the first rank alone: the others offset its ports.
+        // The flags name the first rank's ports; the other ranks add their numbers to them.
         let first = kvevents::listed(&listed, &self.host)?.into_iter().map(|(_, first)| first);
         let told = first.map(|first| first.of_rank(self.rank.unwrap_or(0))).collect::<Result<Vec<_>, _>>()?;
         Ok(self.held_to_peers(told))
@@ -135,7 +135,7 @@ impl ToHear {
     }
 
     fn held_to_peers(&self, told: Vec<Settings>) -> Vec<Settings> {
-        // It says where, and not who is there, unless an operator takes its word for that.
+        // It says which address, but only its own addresses are connected with, unless the operator takes its word.
         let peers = (self.mode != KvEvents::Told).then_some(&self.peers);
         told.into_iter().map(|told| Settings { peers: peers.cloned(), ..told }).collect()
     }
@@ -153,7 +153,7 @@ impl ToHear {
     }
 }
 
-/// What is read of SGLang's flags; its key may stand beside them.
+/// What is read of SGLang's flags. Its API key may stand beside them, and is not read.
 #[derive(Deserialize)]
 struct Flags {
     kv_events_config: Option<String>,
@@ -161,14 +161,14 @@ struct Flags {
     attn_dp_size: Option<u64>,
 }
 
-/// Who listens to one engine.
+/// The tasks that listen to one engine.
 struct Ears {
     wanted: ToHear,
     hearing: Arc<Hearing>,
     sources: Vec<Settings>,
-    /// Each ends with this.
+    /// One task for each source; dropping it ends it.
     sockets: Vec<JoinSet<()>>,
-    /// When it was asked last where it publishes.
+    /// When the engine was last asked where it publishes.
     asked: Instant,
 }
 
@@ -181,7 +181,7 @@ impl Ears {
         ears
     }
 
-    /// Goes on where it is, on a new connection: with that an engine is asked whether it still knows what it said last.
+    /// Connects a socket anew, from where it had been read to: the engine is asked for what came since.
     fn connect(&mut self, number: usize) {
         let (Some(settings), Some(socket)) = (self.sources.get(number), self.sockets.get_mut(number)) else { return };
         let (hearing, settings, host) = (Arc::clone(&self.hearing), settings.clone(), self.wanted.host.clone());
@@ -190,24 +190,24 @@ impl Ears {
             let mut source = Source::new(settings, Pace::default()).called(host).resumed(&hearing.reached(number));
             hearing.counts_strangers(number, source.turned_away());
             loop {
-                // What it says is taken before it is asked again; `told` borrows from it.
+                // What the source tells is taken in before it is polled again; `told` borrows from it.
                 let told = source.told().await;
                 let turn = hearing.turn().await;
                 hearing.take(number, told).await;
                 hearing.stands(number, &source).await;
                 drop(turn);
-                // Many messages may be here already, and there is more to do than to hear of one engine.
+                // Many messages may have come already, and control has more to do than to listen to one engine.
                 yield_now().await;
             }
         });
     }
 
-    /// Whether one of those that are to hear on for ever has ended.
+    /// Whether one of the sockets' tasks, which are to run for ever, has ended.
     fn has_fallen(&mut self) -> bool {
         self.sockets.iter_mut().any(|socket| socket.try_join_next().is_some())
     }
 
-    /// Where it publishes now, while it is not heard: who started it again may have given it other ports.
+    /// Asks an engine that is not heard where it publishes now: it may have been restarted with other ports.
     async fn asked_anew(&mut self, client: &Client) -> Option<Result<Vec<Settings>, String>> {
         let is_told = self.wanted.configured.is_none();
         if !is_told || self.asked.elapsed() < ASK_AGAIN || !self.hearing.is_silent() {
@@ -235,13 +235,13 @@ pub async fn listen(keeper: Arc<Keeper>, place: usize) {
     lasting::anew("KV events", engine.as_deref(), begin, || keeper.gives_up_hearing(place)).await;
 }
 
-/// Who listens at one place.
+/// The task that listens to the engine at one place.
 struct Listener {
     keeper: Arc<Keeper>,
     place: usize,
     client: Client,
     ears: Option<Ears>,
-    /// Why the engine is not heard.
+    /// Why the engine is not heard, as the log was last told.
     said: Option<String>,
 }
 
@@ -250,7 +250,7 @@ impl Listener {
         Listener { keeper, place, client: Client::default(), ears: None, said: None }
     }
 
-    /// Looks at what has changed; answers how long it is until the next time.
+    /// Looks at what has changed; returns how long to wait until the next turn.
     async fn turn(&mut self, wanted: Option<ToHear>) -> Duration {
         let Listener { keeper, place, ears, .. } = self;
         if let Some(old) = ears.take_if(|ears| !wanted.as_ref().is_some_and(|wanted| wanted.is_same(&ears.wanted))) {
@@ -258,11 +258,11 @@ impl Listener {
             keeper.gives_up_hearing(*place);
         }
         if ears.take_if(|_| keeper.door_taken(*place).is_some()).is_some() {
-            // Who has come in meanwhile may be another.
+            // What has connected there meanwhile may be another engine.
             keeper.gives_up_hearing(*place);
         }
         if ears.take_if(Ears::has_fallen).is_some() {
-            // Nobody hears any more, and what is known may be half of what was told last.
+            // Listening has ended, and what is known may be half of what was told last.
             keeper.gives_up_hearing(*place);
             let engine = name(keeper, *place);
             tracing::error!(
@@ -274,7 +274,7 @@ impl Listener {
         match (&mut self.ears, wanted) {
             (Some(_), Some(wanted)) => self.hear_on(wanted).await,
             (None, Some(wanted)) => return self.begin(wanted).await,
-            // Of none of these there are ears.
+            // There is nothing to listen to.
             (_, None) => {
                 self.keeper.comes_by(self.place, &[]);
                 self.keeper.fleet().unheard(self.place);
@@ -294,7 +294,7 @@ impl Listener {
             None => {}
             Some(Ok(sources)) if sources == open.sources => *said = None,
             Some(Ok(sources)) => {
-                // Another process, most likely, and other sockets or none: nothing continues what was told.
+                // It is another process, most likely, with other sockets or none: nothing continues what was told.
                 open.hearing.end();
                 keeper.comes_by(*place, &sources);
                 let wanted = open.wanted.clone();
@@ -303,7 +303,7 @@ impl Listener {
                 *said = None;
             }
             Some(Err(why)) if answers(keeper, *place) => say_once(keeper, *place, said, why),
-            // That it is down is said elsewhere.
+            // That it is down is logged elsewhere.
             Some(Err(_)) => {}
         }
     }
@@ -335,7 +335,7 @@ fn answers(keeper: &Keeper, place: usize) -> bool {
     fleet.member(place).and_then(|member| member.now.as_ref()).is_some_and(|tenancy| tenancy.course.answers())
 }
 
-/// Why an engine is not heard, unless that was said last.
+/// Logs why an engine is not heard, unless that was the last reason logged.
 fn say_once(keeper: &Keeper, place: usize, said: &mut Option<String>, why: String) {
     if said.as_ref() != Some(&why) {
         let engine = name(keeper, place);

@@ -1,5 +1,5 @@
 //! The log, on standard error. Control and shards write it as they go, so that its lines are there before a crash; none
-//! of them stands still with whoever reads it. What is not taken is counted, and said when it goes on.
+//! of them waits for a reader that stands still. Lines that are not taken are counted, and told of when it goes on.
 
 use std::io::{self, Write};
 use std::mem;
@@ -18,7 +18,7 @@ struct Log {
     is_silenced: bool,
 }
 
-/// From now on nobody is waited for who reads standard error.
+/// From now on a reader of standard error is not waited for.
 pub fn open() {
     // Without a descriptor to spare it stays as it was.
     if let Ok(outlet) = Outlet::of(&io::stderr()) {
@@ -29,7 +29,7 @@ pub fn open() {
 /// Writes whole lines to standard error.
 pub fn write(lines: &[u8]) {
     let Some(log) = LOG.get() else {
-        // Where nobody reads, the exit status says it.
+        // If it cannot be written, the exit status has to do.
         let _ = io::stderr().write_all(lines);
         return;
     };

@@ -120,7 +120,7 @@ pub enum StartError {
     #[error("{0}")]
     Form(String),
     /// `access`
-    #[error("{0}; `access` in [log] says where to")]
+    #[error("{0}; `access` in [log] names the file")]
     Access(String),
     /// Name servers know none of the engines, and another process is in service that this one was to follow.
     #[error("name servers know none of the engines; see `url` in [[upstream]], or wait until name servers answer")]
@@ -161,7 +161,7 @@ impl Handle {
     pub fn serves(&mut self, listeners: Vec<OwnedFd>) {
         let Some(admin) = self.legacy.take() else { return };
         let estate = Estate { admin, listeners };
-        // Who is told to end says so before it takes this lock.
+        // A process that is told to end notes that before it takes this lock.
         let mut will = self.bequest.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.process.is_ending() {
             service::say_ready(self.process, &estate);
@@ -169,7 +169,7 @@ impl Handle {
         }
     }
 
-    /// Ends control; for when the shards have ended.
+    /// Ends control; to be called when the shards have ended.
     pub fn stop(self) {
         // Both fail only if the thread has ended already.
         let _ = self.stop.send(());
@@ -179,12 +179,12 @@ impl Handle {
     }
 }
 
-/// Most threads beside control's own, for what blocks: with as many shards as machines have, and another process in
-/// this one's place, they are to be fewer than a unit may have (`TasksMax=`).
+/// Most threads for blocking work beside control's own: with as many shards as machines have, and a successor's threads
+/// beside them, they have to be fewer than a unit may have (`TasksMax=`).
 const THREADS_MAX: usize = 96;
 
-/// They stay once they were needed. Where no more threads can be made, work waits for one of them to be free; if there
-/// were none, it would panic.
+/// How long such threads stay once they were needed: for ever. If no more threads can be made, work waits for one of
+/// them to be free; if there were none, it would panic.
 const THREADS_STAY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
 /// Longest wait for `caches_file` to be written, or read at the start, while something else waits for that.
@@ -196,7 +196,7 @@ const SAVED_WITHIN: Duration = Duration::from_secs(20);
 pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result<Handle, StartError> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.max_blocking_threads(THREADS_MAX).thread_keep_alive(THREADS_STAY).enable_all().build()?;
-    // Before anything slow: until they are waited for, these signals end the process, or are lost.
+    // Before anything slow: until it waits for these signals they end the process, or are lost.
     let asked = runtime.block_on(async { service::Asked::wait(succeeds) })?;
     let address = setup.config.serve.admin;
     let admin = listen(address, inherited).map_err(|error| StartError::no_listener(address, error))?;
@@ -223,12 +223,12 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     let (ready, begun) = mpsc::channel();
     let thread = thread::Builder::new().name("control".into()).spawn(move || {
         runtime.block_on(async {
-            // The first of those that stay. Without it nothing here can go on, and this thread ends.
+            // The first of the threads that stay. If it cannot be made nothing here can go on, and this thread ends.
             let _ = spawn_blocking(|| ()).await;
             service::end_when_told(&setup, asked.ends, &keeper);
             lasting::spawn("SIGUSR1", setup.process, service::on_reopen(asked.reopen));
             keeper.look_up().await;
-            // Not before: a reload is refused while no engine has an address, though they are being asked for.
+            // Not before: a reload is refused while no engine has an address, and look-ups are still under way.
             lasting::spawn(
                 "SIGHUP",
                 setup.process,
@@ -249,12 +249,12 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
-            // Here, where the process waits for it: an idle front has drained within milliseconds.
+            // On this thread, for whose end the process waits: an idle front has drained within milliseconds.
             if !setup.process.has_successor() {
                 keeper.save_within(setup.process, SAVED_WITHIN).await;
             }
         });
-        // Name servers that are still asked would hold the end up for as long as they like.
+        // Not waiting for look-ups under way: name servers could hold up the end for as long as they like.
         runtime.shutdown_background();
     })?;
     match begun.recv() {
@@ -264,10 +264,10 @@ pub fn start(setup: Setup, inherited: Option<OwnedFd>, succeeds: bool) -> Result
     Ok(Handle { admin: address, access, legacy, bequest, process, stop, thread })
 }
 
-/// How often a start is looked at.
+/// How often to look whether the start has got on.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Starts all of control's tasks; answers how to end the admin listener alone.
+/// Starts all of control's tasks; returns a handle to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
     keeper.watch();
     lasting::spawn("outcomes", setup.process, Arc::clone(keeper).watch_outcomes());
@@ -278,7 +278,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     lasting::spawn("watchdog", setup.process, service::feed_watchdog(setup.process, setup.stats));
     lasting::spawn("stalls", setup.process, stalls::watch(setup.process, setup.stats));
     lasting::spawn("crowds", setup.process, crowd::watch(Arc::clone(keeper), setup.stats));
-    // What engines told is published and written down, and what clients sent is learnt from.
+    // Snapshots are published, what engines told is written down, and clients' sets of tools are learnt.
     let (process, saving, learning) = (setup.process, Arc::clone(keeper), Arc::clone(keeper));
     let publishing = Arc::clone(keeper);
     lasting::spawn_anew("publishing", move || Arc::clone(&publishing).publish());
@@ -294,7 +294,7 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
         source: Arc::clone(&setup.source),
     };
     let serving = async move {
-        // Until then the process in service answers whether the service is ready.
+        // Until this process serves, the one before answers whether the service is ready.
         while succeeds && !process.all_serving() {
             sleep(GLANCE).await;
         }
@@ -303,8 +303,8 @@ fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool
     lasting::spawn("admin listener", setup.process, serving)
 }
 
-/// What an earlier process wrote down. A file that cannot be used costs a cold start and no more; nor does a disk that
-/// does not answer, which would else let no process take another's place.
+/// Reads what an earlier process wrote down. A file that cannot be used, or a disk that does not answer, only costs a
+/// cold start: waiting for the disk would let no process take another's place.
 fn remembered(file: &Path, within: Duration) -> io::Result<Saved> {
     if file.as_os_str().is_empty() {
         return Ok(Saved::default());
@@ -312,7 +312,7 @@ fn remembered(file: &Path, within: Duration) -> io::Result<Saved> {
     let (path, (sender, read)) = (file.to_owned(), mpsc::channel());
     thread::Builder::new().name("caches".into()).spawn(move || {
         saved::tidy_up(&path);
-        // If it comes too late, nobody receives it.
+        // If it comes too late it is dropped.
         let _ = sender.send(Saved::read(&path));
     })?;
     match read.recv_timeout(within) {
@@ -351,8 +351,8 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> io::Result<TcpList
     Ok(listener)
 }
 
-/// The process that hands a listener on has it open as well, and beside it the kernel opens none for all addresses of
-/// its port.
+/// Explains an error on an inherited listener's port: the process that hands the listener on has it open as well, and
+/// beside it the kernel opens none for all addresses of that port.
 fn between_one_and_all(error: &io::Error) -> io::Error {
     let why = "the listener before this one has the port, and has it until it is closed: from one address to all of the same \
                port, or back, `admin` changes with a stop and a start, and not with SIGUSR2";

@@ -1,5 +1,5 @@
-//! Host names of which each address is an engine of its own, as that of a Kubernetes Service without an address has
-//! one for each pod: what they stood for last, and the engines that makes. No I/O.
+//! Host names of which each address is an engine of its own (`each_address`), such as that of a headless Kubernetes
+//! Service, which has one for each pod: their last addresses, and the engines that these make. No I/O.
 
 use std::iter::repeat;
 use std::net::SocketAddr;
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use super::keys::Keys;
 use crate::config::{Config, Upstream, Url};
 
-/// Each such name, as it was configured, with its addresses as they were told last: ascending, of one family, and none
-/// before any was told.
+/// Each such name as configured, with its last addresses: ascending, of one family, and none before the first were
+/// told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Named(Vec<(Upstream, Vec<SocketAddr>)>);
 
 impl Named {
-    /// Those of a configuration as it was read. Of one that was known `before` it is known what it stood for.
+    /// The names of a configuration as it was read; names that were known `before` keep their addresses.
     pub fn of(config: &Config, before: &Named) -> Named {
         let each = config.upstream.iter().filter(|upstream| upstream.each_address);
         Named(each.map(|upstream| (upstream.clone(), before.addresses(upstream).to_vec())).collect())
     }
 
-    /// With what was told of the same names since.
+    /// The same, with addresses of the same names that `by` has.
     pub fn renewed(mut self, by: &Named) -> Named {
         for (name, addresses) in &mut self.0 {
             let told = by.addresses(name);
@@ -31,25 +31,25 @@ impl Named {
         self
     }
 
-    /// Those of which no address is known.
+    /// The names without a known address.
     pub fn unknown(&self) -> impl Iterator<Item = &Upstream> {
         self.0.iter().filter(|(_, addresses)| addresses.is_empty()).map(|(name, _)| name)
     }
 
-    /// As they were configured.
+    /// The names as configured.
     pub fn names(&self) -> impl Iterator<Item = &Upstream> {
         self.0.iter().map(|(name, _)| name)
     }
 
-    /// What a name stood for last.
+    /// The last addresses of a name.
     pub fn addresses(&self, name: &Upstream) -> &[SocketAddr] {
         let known = self.0.iter().find(|(known, _)| known.is_same(name));
         known.map_or(&[], |(_, addresses)| addresses)
     }
 
-    /// A name stands for these. Both families of a name are those of the same engines: of each engine one address is
-    /// used, of the family that the others have. False: it has none of that family, which a name server that fails for
-    /// one family tells too, and nothing changes.
+    /// Takes in the addresses that a name stands for. Both families are taken to be the same engines', and one address
+    /// of each is used, of the family in use. False: none is of that family. A name server that fails for one family
+    /// tells the same, so nothing changes.
     pub fn stands_for(&mut self, name: &Upstream, mut found: Vec<SocketAddr>) -> bool {
         let Some((_, addresses)) = self.0.iter_mut().find(|(known, _)| known.is_same(name)) else { return false };
         let is_four = addresses.first().map_or_else(|| found.iter().any(SocketAddr::is_ipv4), SocketAddr::is_ipv4);
@@ -62,25 +62,25 @@ impl Named {
         is_told
     }
 
-    /// Takes out of a name's addresses those of engines that belong to another: an engine of two names would go with
-    /// either. False: no others are left.
+    /// Removes addresses of engines that belong to another name or upstream: an engine of two names would go when
+    /// either drops it. False: none are left.
     pub fn leaves(&mut self, name: &Upstream, is_anothers: impl Fn(&Upstream) -> bool) -> bool {
         let Some((_, addresses)) = self.0.iter_mut().find(|(known, _)| known.is_same(name)) else { return false };
         addresses.retain(|at| !is_anothers(&engine(name, *at)));
         !addresses.is_empty()
     }
 
-    /// The engines of a name. One that has no address yet stands for itself: as one engine without an address.
+    /// The engines of a name. A name without an address yet is one engine without an address.
     pub fn engines(&self, name: &Upstream) -> Vec<Upstream> {
         let addresses = self.addresses(name);
         if addresses.is_empty() { vec![name.clone()] } else { addresses.iter().map(|at| engine(name, *at)).collect() }
     }
 
-    /// A configuration in which the engines of names stand in their place, and the keys of all, of which those of a
-    /// name have the name's.
+    /// The configuration with the engines of names in the names' places, and the keys of all: engines of a name have
+    /// the name's key.
     ///
     /// # Errors
-    /// What is wrong with so many, or with these beside the others.
+    /// What is wrong with the configuration that results, such as too many engines.
     pub fn expanded(&self, config: Config, keys: &[Option<Arc<str>>]) -> Result<(Config, Keys), String> {
         if self.0.is_empty() {
             return Ok((config, keys.to_vec()));
@@ -94,7 +94,7 @@ impl Named {
     }
 }
 
-/// Whether an engine of a name, or one of its ranks, may be called so, wherever it is.
+/// Whether `label` may be that of an engine of a name, or of one of its ranks, at any address.
 pub(super) fn may_be_called(name: &Upstream, label: &str) -> bool {
     let server = label.rsplit_once('@').filter(|_| name.has_ranks()).map_or(label, |(server, _)| server);
     let at = match &*name.name {

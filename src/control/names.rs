@@ -9,14 +9,14 @@ use tokio::time::timeout;
 use crate::config::Upstream;
 use crate::resolver;
 
-/// Longest wait for name servers before shards begin without the engines they know.
+/// Longest wait for name servers before shards begin without the engines that these would tell.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
-/// Most addresses that the C library tells of a name; it leaves out others without a word (musl's MAXADDRS).
+/// Most addresses of a name that the C library tells; it leaves out more without a word (musl's MAXADDRS).
 const TOLD_MAX: usize = if cfg!(target_env = "musl") { 48 } else { usize::MAX };
 
-/// Looks the names of engines up side by side. What has no address after [`FIRST_LOOKUP`] is left out, and looked for
-/// later.
+/// Looks the names of engines up side by side. Engines without an address after [`FIRST_LOOKUP`] are left out, and
+/// looked up again later.
 pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Vec<(P, Vec<SocketAddr>)> {
     let begin = |(place, upstream): (P, Upstream)| {
         (place, tokio::spawn(async move { timeout(FIRST_LOOKUP, lookup(&upstream)).await }))
@@ -33,8 +33,8 @@ pub async fn first_lookups<P: Send + 'static>(engines: Vec<(P, Upstream)>) -> Ve
     found
 }
 
-/// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: who looks for
-/// another than one that is dead would find its twin behind it.
+/// The addresses of an engine's host name, ascending by family as the resolver gives them, each once: the next address
+/// after a dead one must not be the same.
 pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     let host = &upstream.url.host;
     let found = resolver::addresses(host, upstream.url.port).await.map_err(|error| format!("{host}: {error}"))?;
@@ -44,7 +44,7 @@ pub async fn lookup(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
     usable(host, found.into_iter())
 }
 
-/// Refuses an answer that may be cut: engines left out, others at each look-up, would come and go.
+/// Refuses an answer that may be cut: it leaves out other engines at each look-up, which would come and go.
 fn all_told(host: &str, found: usize, most: usize) -> Result<(), String> {
     let words = || {
         format!(

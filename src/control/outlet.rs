@@ -1,5 +1,5 @@
-//! Where lines go that others read: a file, a pipe, a socket, a terminal. Whoever reads there may stand still, and who
-//! writes must not stand still with him: he is waited for a moment, once.
+//! Writes lines for other programs to read: to a file, a pipe, a socket, a terminal. A reader may stand still, and the
+//! writer must not stand still with it: it is waited for a moment, once.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-/// A pipe holds 64 KiB, and who reads it may be a moment late; one that takes nothing for so long is not waited for
-/// again until it does.
+/// How long a reader is waited for: a pipe holds 64 KiB, and its reader may be a moment late. One that takes nothing
+/// for so long is not waited for again until it does.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What a pipe takes whole or not at all: PIPE_BUF.
+/// Bytes that a pipe takes whole or not at all: PIPE_BUF.
 const PIPE_PIECE: usize = 4_096;
-/// Likewise a socket of this machine: up to here the kernel makes one buffer of what comes.
+/// Bytes that a socket of this machine takes whole or not at all: up to here the kernel makes one buffer of them.
 const SOCKET_PIECE: usize = 32 << 10;
 
 /// Takes whole lines, without a buffer of its own.
@@ -25,41 +25,41 @@ const SOCKET_PIECE: usize = 32 << 10;
 pub(super) struct Outlet {
     file: File,
     manner: Manner,
-    /// Lines go in pieces of so many bytes at most, each whole or not at all: under systemd, and in many a shell, log
-    /// and access log are one stream, and neither may break into a line of the other's.
+    /// Most bytes of one piece, which is taken whole or not at all. Under systemd, and in many shells, log and access
+    /// log are one stream, and neither may break into a line of the other.
     piece: usize,
     /// The last write ended within a line.
     torn: bool,
-    /// How long a reader is waited for that takes nothing.
+    /// How long a reader that takes nothing is waited for.
     patience: Duration,
-    /// There is one that took nothing for as long.
+    /// The reader took nothing for that long.
     stuck: bool,
 }
 
 /// How a call is kept from waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Manner {
-    /// Opened for that, or a file on a disk.
+    /// It was opened non-blocking, or is a file on a disk.
     Own,
-    /// Each call says so.
+    /// Each call has a flag for it.
     Socket,
-    /// Others have it open as well, and may mean to wait: it is asked before each piece.
+    /// Others have it open as well, and may want it blocking: it is polled before each piece.
     Shared,
 }
 
 impl Outlet {
     /// Opens a file for appending; one that it makes has `mode`.
     pub(super) fn append(path: &Path, mode: u32) -> io::Result<Outlet> {
-        // Who reads a named pipe may begin later than this, and may begin anew: with an end to read of its own it
-        // stands meanwhile, and holds as much as fits into it (fifo(7)). Elsewhere that would ask for a right that is
-        // not needed.
+        // A named pipe's reader may begin later than this process, and may restart: with a reading end of our own the
+        // pipe stays open meanwhile, and holds what fits into it (fifo(7)). For other files that would need a
+        // permission for nothing.
         let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
         let mut how = OpenOptions::new();
         how.append(true).read(is_pipe).create(true).mode(mode).custom_flags(libc::O_NONBLOCK);
         Ok(Outlet::new(how.open(path)?, Manner::Own, if is_pipe { PIPE_PIECE } else { usize::MAX }))
     }
 
-    /// To where a descriptor leads that this process was started with.
+    /// An outlet to where a descriptor leads that this process was started with.
     pub(super) fn of(descriptor: &impl AsFd) -> io::Result<Outlet> {
         let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
         let kind = file.metadata()?.file_type();
@@ -68,7 +68,7 @@ impl Outlet {
         } else if kind.is_socket() {
             Outlet::new(file, Manner::Socket, SOCKET_PIECE)
         } else {
-            // It may be another user's.
+            // It may belong to another user, and then cannot be opened again.
             let (file, manner) = opened_again(&file).map_or((file, Manner::Shared), |own| (own, Manner::Own));
             Outlet::new(file, manner, PIPE_PIECE)
         })
@@ -78,22 +78,22 @@ impl Outlet {
         Outlet { file, manner, piece, torn: false, patience: PATIENCE, stuck: false }
     }
 
-    /// Whether it leads to that file; nothing where that cannot be known.
+    /// Whether it leads to that file; `None` if that cannot be known.
     pub(super) fn leads_to(&self, file: &Metadata) -> Option<bool> {
         let here = self.file.metadata().ok()?;
         Some((here.dev(), here.ino()) == (file.dev(), file.ino()))
     }
 
-    /// Takes the place of another, which may have left a line torn there.
+    /// Takes the place of another outlet, which may have left a torn line there.
     pub(super) fn follows(&mut self, before: &Outlet) {
         let same = before.file.metadata().is_ok_and(|file| self.leads_to(&file) == Some(true));
         self.torn |= before.torn && same;
     }
 
-    /// Writes lines with as few calls as that takes. Answers how many bytes went.
+    /// Writes lines with as few calls as possible. Returns how many bytes were written.
     pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         if self.torn {
-            // The line that was begun is spoilt, not the next one.
+            // Ends the torn line, so that it is spoilt and not the next one.
             match self.put(b"\n") {
                 Ok(1) => self.torn = false,
                 Ok(_) => return (0, Err(ErrorKind::WriteZero.into())),
@@ -126,7 +126,7 @@ impl Outlet {
         (written, Ok(()))
     }
 
-    /// One call, which does not wait.
+    /// One write, which does not wait.
     fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.manner {
             Manner::Own => self.file.write(bytes),
@@ -138,30 +138,29 @@ impl Outlet {
         }
     }
 
-    /// Waits until more can be written. Not for a reader that has been waited for in vain: others would miss their
-    /// records meanwhile.
+    /// Waits until more can be written; but not for a reader that was waited for in vain before: records would be lost
+    /// meanwhile.
     fn takes_more(&mut self, since: Instant) -> bool {
         let left = self.patience.checked_sub(since.elapsed()).filter(|_| !self.stuck);
         self.stuck = !left.is_some_and(|left| matches!(self.ready(left), Ok(1..) | Err(Errno::INTR)));
         !self.stuck
     }
 
-    /// How many descriptors have room, or come to have it within that time: one or none. An error is told when it is
-    /// written to.
+    /// How many descriptors have room, or get it within that time: one or none. An error shows at the next write.
     fn ready(&self, within: Duration) -> rustix::io::Result<usize> {
         let within = Timespec::try_from(within).unwrap_or_default();
         poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&within))
     }
 }
 
-/// Those lines that fit into so many bytes, from the first one on; of one that does not, as much as does.
+/// The first lines that fit into `most` bytes; if the first one does not, as much of it as does.
 fn first_lines(lines: &[u8], most: usize) -> &[u8] {
     let some = lines.get(..most).unwrap_or(lines);
     memchr::memrchr(b'\n', some).and_then(|end| some.get(..=end)).unwrap_or(some)
 }
 
-/// What a descriptor leads to, opened by this process alone: that its calls do not wait is nothing to others who have
-/// it open.
+/// What a descriptor leads to, opened again for this process alone: making that non-blocking does not affect others
+/// that have it open.
 fn opened_again(file: &File) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)

@@ -30,7 +30,7 @@ struct Kept {
 }
 
 impl Receipts {
-    /// No more than so many are kept.
+    /// Keeps at most `most` receipts from now on.
     pub(super) fn bound(&self, most: usize) {
         let mut kept = self.kept();
         let surplus = kept.ended.len().saturating_sub(most);
@@ -39,17 +39,17 @@ impl Receipts {
         kept.most = most;
     }
 
-    /// Adds one; answers the oldest, which goes for it, or itself, where it is not worth a place.
+    /// Adds one; returns the oldest, which goes for it, or the new one itself if it is not worth a place.
     pub(super) fn keep(&self, mut ended: Named) -> Option<Named> {
         let mut kept = self.kept();
-        // A quiet front would soon have nothing else, where balancers ask each second or two.
+        // With balancers that ask each second or two a quiet front would soon have nothing else.
         let is_check = ended.record.path.as_bytes() == b"/health";
         if kept.most == 0 || is_check {
             return Some(ended);
         }
         let full = kept.ended.len() >= kept.most;
         let oldest = if full { kept.ended.pop_front() } else { None };
-        // The log's alone, and of any length.
+        // The chain is for the log alone, and may be of any length.
         ended.record.chain = None;
         kept.ended.push_back(ended);
         oldest
@@ -63,7 +63,7 @@ impl Receipts {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Whoever panicked while holding it left whole records.
+        // A panic while it was held left whole records.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,13 +76,13 @@ pub struct Receipt<'a> {
     pub line: Line<'a>,
     /// Requests at the endpoint before this one.
     pub in_flight: Option<u32>,
-    /// Most it might have had, this one included; none: no bound.
+    /// Most it might have had, this one included; `None`: no bound.
     pub slots: Option<u32>,
     /// Requests at the runner-up.
     pub runner_up_in_flight: Option<u32>,
-    /// What it cost there, where the policy counts work in tokens.
+    /// Its cost there, if the policy counts work in tokens.
     pub cost: Option<Cost>,
-    /// And what at the runner-up.
+    /// Its cost at the runner-up.
     pub runner_up_cost: Option<Cost>,
 }
 
@@ -107,13 +107,13 @@ pub(super) fn routes() -> Router<State> {
 
 type Answer = Result<Json<serde_json::Value>, (StatusCode, String)>;
 
-/// Of the last requests.
+/// Answers with the receipts of the last requests.
 async fn last(Shared(state): Shared<State>) -> Answer {
     let (found, most) = state.keeper.access().receipts().await.newest(|_| true);
     if most == 0 { Err(off()) } else { shown(&found) }
 }
 
-/// Of one request, or of several that had the same id, the last one first.
+/// Answers with the receipts of one request, or of several that had the same id, the last one first.
 async fn of_request(Shared(state): Shared<State>, Path(id): Path<String>) -> Answer {
     let (found, most) = state.keeper.access().receipts().await.newest(|record| record.is_called(id.as_bytes()));
     match found.is_empty() {

@@ -1,5 +1,5 @@
-//! Another configuration in the place of the one in use, while requests run: who asks for it, where it comes from, and
-//! what it has changed. The keeper takes it.
+//! Reloads, which replace the configuration in use while requests run: what asks for one, where the configuration comes
+//! from, and what it has changed. The keeper takes it.
 //!
 //! Changes that need a restart are named, and left out.
 
@@ -15,15 +15,15 @@ use super::keeper::Keeper;
 use super::{Setup, lasting, service};
 use crate::config::Config;
 
-/// Where configurations come from, and what else is to follow them.
+/// Where configurations come from, and what else has to follow them.
 pub trait Source: Debug + Send + Sync {
-    /// Reads and checks it anew.
+    /// Reads and checks the configuration anew.
     ///
     /// # Errors
-    /// All that is wrong with it, in words.
+    /// All its faults, in words.
     fn load(&self) -> Result<Config, String>;
 
-    /// Tells that this configuration is in use from now on. Waits for no disk.
+    /// Tells that this configuration is in use from now on. It must not wait for a disk.
     fn in_use(&self, config: &Config);
 
     /// Logs what this configuration wants in vain, though it is in use. For a thread of its own: disks may not answer.
@@ -37,9 +37,9 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Engines that finish what they have.
     pub removed: Vec<String>,
-    /// Engines that stay and are asked with another key, or with one, or with none any more.
+    /// Engines that stay and have another key, a first one, or none any more.
     pub rekeyed: Vec<String>,
-    /// Engines of whom it undoes what was changed by hand.
+    /// Engines whose changes made by hand it undoes.
     pub undone: Vec<String>,
     /// Sections of the configuration that differ.
     pub changed: Vec<&'static str>,
@@ -48,8 +48,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Sections that differ, by comparison; keys that wait for a restart are those that the
-    /// process was not `started` with.
+    /// Compares sections, and finds keys that wait for a restart: those with another value than the
+    /// process was `started` with.
     pub fn between(old: &Config, new: &Config, started: &Config) -> Changes {
         let differs = |list: &[(&'static str, bool)]| {
             list.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
@@ -72,7 +72,7 @@ impl Changes {
                 ("serve.shards", was.shards != is.shards),
                 ("serve.pin", was.pin != is.pin),
                 ("serve.driver", was.driver != is.driver),
-                // What the kernel knows of it, by the listeners.
+                // The kernel has this value with the listeners.
                 (
                     "limits.client_stall_timeout_ms",
                     started.limits.client_stall_timeout_ms < new.limits.client_stall_timeout_ms,
@@ -85,8 +85,8 @@ impl Changes {
     }
 }
 
-/// The reading that SIGHUP asks for next: once for all that come while another is under way, and as the last of them
-/// asks for it.
+/// The next reload that SIGHUP asks for: one for all signals that come while another reload is under way, counted from
+/// the last of them.
 #[derive(Debug, Default)]
 struct Next {
     asked: Mutex<Option<Since>>,
@@ -110,16 +110,15 @@ impl Next {
     }
 }
 
-/// Has the configuration read with each SIGHUP, for ever.
+/// Has the configuration read after each SIGHUP, for ever.
 pub(super) async fn on_hangup(mut hangup: Signal, setup: Setup, keeper: Arc<Keeper>) {
     let next = Arc::new(Next::default());
     let (asked, of, whose) = (Arc::clone(&next), setup.clone(), Arc::clone(&keeper));
-    // What is read may be anything.
+    // Begun anew if it panics: what is read may be anything.
     let reload = move || reload_when_asked(Arc::clone(&asked), of.clone(), Arc::clone(&whose));
     lasting::spawn_anew("reloads", reload);
     while hangup.recv().await.is_some() {
-        // Also where the configuration turns out to be wrong, or is being read yet: whoever rotates logs sends this
-        // signal too.
+        // Also if the configuration turns out to be wrong, or is still being read: log rotation sends this signal, too.
         keeper.access().reopen();
         if setup.process.has_successor() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
@@ -133,12 +132,12 @@ pub(super) async fn on_hangup(mut hangup: Signal, setup: Setup, keeper: Arc<Keep
 async fn reload_when_asked(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
     loop {
         let asked = next.comes().await;
-        // It may have come while another process took this one's place.
+        // The signal may have come while another process took this one's place.
         if setup.process.has_successor() {
             setup.bequest.lock().unwrap_or_else(PoisonError::into_inner).reload_successor();
             continue;
         }
-        // One that starts has not said READY yet, and is not to say it before it is.
+        // A process that is starting has not said READY yet, and is not to say it early.
         let serves = setup.process.all_serving();
         if serves {
             service::say_reloading();
@@ -150,7 +149,7 @@ async fn reload_when_asked(next: Arc<Next>, setup: Setup, keeper: Arc<Keeper>) {
     }
 }
 
-/// Takes another configuration, and says in the log what came of it.
+/// Reloads the configuration, and logs the outcome.
 ///
 /// # Errors
 /// What is wrong with it; nothing has changed then, unless a fault of ours broke it off.

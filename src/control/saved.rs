@@ -1,10 +1,10 @@
 //! What is known of the engines' caches, in a file over a restart of the front: it is written as it changes and at
 //! the end, read at the start, and believed of an engine whose process is still the same.
 //!
-//! A first line, in JSON as all of them, says which version's it is. Engine by engine there is a line that says what
-//! follows it: bytes of mirrors ([`crate::mirror`]) and rows of the index. The last eight bytes are the XXH64 of all
-//! before them. Mirrors hold some bytes of text for each KV block, and sums of more that tell the rest to who guesses a
-//! part, so that the file is for this user alone.
+//! The first line names the version; lines are in JSON. Then there is a line for each engine that says what follows it:
+//! bytes of mirrors ([`crate::mirror`]) and rows of the index. The last eight bytes are the XXH64 of all before them.
+//! Mirrors hold some bytes of text for each KV block, and sums that confirm a guess at the rest, so the file is
+//! readable for this user alone.
 
 mod beside;
 
@@ -24,16 +24,16 @@ use crate::kvevents::Reached;
 use beside::Beside;
 pub use beside::tidy_up;
 
-/// Of another, nothing is understood.
+/// The version; a file of another version is not used.
 const VERSION: u32 = 5;
 /// Longest file that is written or read.
 const BYTES_MAX: u64 = 4 << 30;
 /// Longest line, with its end.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Of the sum at the end.
+/// Bytes of the sum at the end.
 const SUM_BYTES: u64 = size_of::<u64>() as u64;
 
-/// By the engines' names.
+/// What is known of engines, by their names.
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
     engines: HashMap<String, Arc<Engine>>,
@@ -54,31 +54,31 @@ pub struct Process {
 /// What was known of one engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Engine {
-    /// Of which process.
+    /// The process of which it is known.
     pub process: Process,
-    /// What it had said.
+    /// What it had told.
     pub remembered: Option<Heard>,
-    /// What the index held, as it keeps it.
+    /// What the index held of it, in the index's form.
     pub rows: Option<Rows>,
 }
 
-/// What an engine said of its cache.
+/// What an engine told of its cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heard {
-    /// The form in which that was read.
+    /// The id of the form with which that was read.
     pub form: u64,
     /// How far each of its sockets was read.
     pub sockets: Vec<Vec<Reached>>,
-    /// By rank.
+    /// Bytes of mirrors, by rank.
     pub mirrors: Vec<(u32, Vec<u8>)>,
 }
 
 /// Rows of an index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
-    /// They mean something in an index of this layout.
+    /// The layout of the index for which they are valid.
     pub layout: u64,
-    /// One after the other.
+    /// The rows, one after the other.
     pub bytes: Vec<u8>,
 }
 
@@ -96,13 +96,13 @@ struct Line {
     form: Option<u64>,
     /// Rank, number that comes next, bits of the time, whether nothing is missing.
     sockets: Vec<Vec<(u32, u64, u64, bool)>>,
-    /// Rank and length of each.
+    /// Rank and length of each mirror.
     mirrors: Vec<(u32, usize)>,
-    /// Layout and length.
+    /// Layout and length of the rows.
     rows: Option<(u64, usize)>,
 }
 
-/// Times as the bits that they are: in digits they may come back as another, and then as another process's.
+/// Writes times as their bits: in digits a time may come back as another, and so as another process's.
 mod bits {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -119,10 +119,10 @@ mod bits {
 /// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// Not there, not readable.
+    /// It is not there, or not readable.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// Cut off, changed, or another version's.
+    /// It is cut off, changed, or of another version.
     #[error("{0}")]
     Content(&'static str),
 }
@@ -135,7 +135,7 @@ impl Saved {
         self.engines.insert(name.to_owned(), Arc::new(engine));
     }
 
-    /// What was known of an engine, if that is this process. Not twice.
+    /// Takes what was known of an engine, if that is this process. A second call finds nothing.
     pub fn take(&mut self, name: &str, process: Option<&Process>) -> Option<Engine> {
         let engine = self.engines.remove(name)?;
         // It is shared while it is being written.
@@ -147,7 +147,7 @@ impl Saved {
         self.engines.retain(|name, _| stays(name));
     }
 
-    /// Whether nothing is known of anybody.
+    /// Whether nothing is known of any engine.
     pub fn is_empty(&self) -> bool {
         self.engines.is_empty()
     }
@@ -157,7 +157,7 @@ impl Saved {
         self.engines.iter().map(|(name, engine)| (&**name, engine))
     }
 
-    /// What an earlier process wrote.
+    /// Reads what an earlier process wrote.
     pub fn read(path: &Path) -> Result<Saved, Unusable> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
@@ -167,7 +167,7 @@ impl Saved {
         Saved::read_from(BufReader::new(file), length)
     }
 
-    /// Part by part, as it is written.
+    /// Reads it part by part.
     fn read_from(file: impl BufRead, length: u64) -> Result<Saved, Unusable> {
         let mut rest = Rest { file, sum: Xxh64::new(0), bytes: length.saturating_sub(SUM_BYTES) };
         let first: First = serde_json::from_slice(&rest.line()?)
@@ -205,8 +205,8 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Of what is to be in `path`; of so many bytes at least. In `written` is counted what goes to the disk, also where
-    /// nothing comes of it.
+    /// Begins what is to be in `path`, of at least `least` bytes. `written` counts the bytes that go to the disk, even
+    /// if the file is not completed.
     pub fn to(path: &Path, least: u64, written: Arc<AtomicU64>) -> io::Result<Writing> {
         Writing::within(BYTES_MAX, path, least, written)
     }
@@ -246,8 +246,8 @@ impl Writing {
         self.file.write_all(bytes)
     }
 
-    /// Puts all of it in the place of what the file held, so that there is always a whole one, if that is still wanted
-    /// when all is written. Answers how many bytes that are; none: it was not.
+    /// Replaces the file by what was written, in one step so that there is always a whole one, if that `is_wanted` when
+    /// all is written. Returns how many bytes it has; `None`: it was not wanted.
     pub fn end(mut self, is_wanted: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
         self.file.write_all(&self.sum.digest().to_le_bytes())?;
         self.file.flush()?;
@@ -261,7 +261,7 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, "it would be longer than any that is read")
 }
 
-/// What of a file was not read yet, before its sum.
+/// The part of a file that was not read yet, before its sum.
 struct Rest<R> {
     file: R,
     sum: Xxh64,
@@ -279,7 +279,7 @@ impl<R: BufRead> Rest<R> {
     }
 
     fn part(&mut self, length: usize) -> Result<Vec<u8>, Unusable> {
-        // No room is made for what is not there.
+        // Checked before memory is taken for bytes that are not there.
         if length as u64 > self.bytes {
             return Err(NOT_WHOLE);
         }
@@ -294,7 +294,7 @@ impl<R: BufRead> Rest<R> {
         self.bytes -= bytes.len() as u64;
     }
 
-    /// Behind all parts there is the sum of them, and nothing else.
+    /// Checks that after all parts comes their sum, and nothing else.
     fn end(mut self) -> Result<(), Unusable> {
         let mut sum = [0; SUM_BYTES as usize];
         self.file.read_exact(&mut sum)?;
@@ -302,15 +302,15 @@ impl<R: BufRead> Rest<R> {
     }
 }
 
-/// Whether it could be written, without doing it.
+/// Whether the file could be written; nothing is changed.
 pub fn writable(path: &Path) -> io::Result<()> {
     is_replaceable(path)?;
-    // All files are made anew there.
+    // The file is always made anew in its folder.
     may_hold(path)
 }
 
-/// Not what is there for others, such as `/dev/null`: a file would take its name. Nor what is mounted there alone, as a
-/// container's `-v FILE:FILE` does: no other can take its name.
+/// Whether a new file may take this name. Not from something that serves others, such as `/dev/null`; nor from a file
+/// that is a mount by itself, as with a container's `-v FILE:FILE`, which no other can replace.
 fn is_replaceable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -319,7 +319,7 @@ fn is_replaceable(path: &Path) -> io::Result<()> {
         }
         _ => {}
     }
-    // Of a link that is itself: it is what would be replaced.
+    // A link itself is looked at: it is what would be replaced.
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
     let is_mount = found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     let why = "it is mounted as a single file, so that no other file can take its place; mount its folder";
@@ -327,7 +327,7 @@ fn is_replaceable(path: &Path) -> io::Result<()> {
 }
 
 impl Engine {
-    /// What stands behind its line, in the order of that.
+    /// The parts that follow its line, in the line's order.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mirrors = self.remembered.iter().flat_map(|heard| &heard.mirrors).map(|(_, bytes)| &**bytes);
         mirrors.chain(self.rows.iter().map(|rows| &*rows.bytes))

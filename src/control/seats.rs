@@ -1,5 +1,5 @@
-//! Connections of the admin listener: few at once, none of them for long. They take descriptors that the data plane has
-//! too.
+//! Connections of the admin listener: few at once, and none of them for a long time, since they take descriptors that
+//! shards need as well.
 
 use std::io::ErrorKind;
 use std::pin::pin;
@@ -25,14 +25,14 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const LIFE_MAX: Duration = Duration::from_secs(300);
 /// An answer under way by then may take that much longer.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
-/// Before another try where there is no descriptor left.
+/// Pause before another try if there is no descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
-/// Answers until it is dropped; connections that are open then are answered on.
+/// Serves until it is dropped; connections that are open then are still answered.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
     let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut want = Bout::default();
-    // An error is a semaphore that was closed, which nobody does.
+    // It fails only if the semaphore is closed, which never happens.
     while let Ok(seat) = Arc::clone(&seats).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, peer)) => {

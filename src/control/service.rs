@@ -17,19 +17,19 @@ use crate::limits::ENDPOINTS_MAX;
 use crate::publish::{Phase, Process};
 use crate::succession::Estate;
 
-/// What the service manager knows the listening sockets by.
+/// The name under which the service manager keeps the listening sockets.
 const KEPT: NotifyState<'_> = NotifyState::FdName("warmfront");
 /// The kernel passes at most 253 descriptors in one message.
 const KEPT_AT_ONCE: usize = 64;
-/// How often shards are looked at in the time that the manager waits for word of them.
+/// How often shards are looked at in the time that the manager waits for a sign of life.
 const LOOKS: u32 = 4;
-/// One that has not turned for so long stands still: an idle one turns once a second.
+/// How long a shard must not have turned to count as standing still: an idle one turns once a second.
 const TURNS_WITHIN: Duration = Duration::from_millis(1_500);
 /// Exit status of a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// Signals that ask something of a process. Those that come while it starts are taken when it can: they would end who
-/// does not wait for them, or be lost, as are those that end process 1 of a container.
+/// Signals that ask something of the process. Those that come while it starts are taken when it is able to: a process
+/// that does not wait for them would be ended by them, or, as process 1 of a container, lose them.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) hangup: Signal,
@@ -41,8 +41,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// From now on. `succeeds`: another process speaks for the service until this one is [`say_ready`]. To be called
-    /// within a runtime.
+    /// Waits for these signals from now on. `succeeds`: another process speaks for the service until this one is
+    /// [`say_ready`]. To be called within a runtime.
     pub(super) fn wait(succeeds: bool) -> io::Result<Asked> {
         HAS_NO_SAY.store(succeeds, Ordering::Relaxed);
         Ok(Asked {
@@ -64,13 +64,13 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
     let (process, counters, stats, bequest) = (setup.process, setup.counters, setup.stats, Arc::clone(&setup.bequest));
     let keeper = Arc::clone(keeper);
     lasting::spawn("SIGTERM", setup.process, async move {
-        // SIGTERM comes from managers, who wait for the drain: who sends an interrupt behind it may not know of it.
+        // SIGTERM comes from managers, which wait for the drain: a person who sends an interrupt after it may not know.
         let mut was_interrupted = false;
         while let Some(mut interrupted) = ends.next().await {
             if !process.draining() {
                 process.leave();
                 bequest.lock().unwrap_or_else(PoisonError::into_inner).revoke();
-                // Nobody is sent here before it serves.
+                // Before it serves no balancer sends clients here, so there is no delay.
                 let delay = Duration::from_millis(keeper.config().limits.drain_delay_ms);
                 if !delay.is_zero() && process.all_serving() {
                     tracing::info!(
@@ -80,14 +80,15 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
                     say(&[NotifyState::Status("not ready any more, serves as before for drain_delay_ms")]);
                     interrupted |= timeout(delay, ends.next()).await.ok().flatten().unwrap_or(false);
                 }
-                // Before the shards take what waits at their listeners: while systemd holds these open, more comes.
+                // Before the shards take the connections that wait at their listeners: while systemd holds these open,
+                // more come.
                 say(&[NotifyState::FdStoreRemove, KEPT]);
                 process.drain();
                 tracing::info!("draining: no new connections, streams may finish; a second Ctrl-C ends at once");
                 say(&[NotifyState::Stopping, NotifyState::Status("draining: no new connections, streams may finish")]);
             } else if interrupted && was_interrupted {
-                // Not those that have failed and are still counted as load. Who has yet to send his request has no more
-                // than a connection.
+                // Without requests that have failed and are still counted as load. A client that has yet to send its
+                // request has no more than a connection.
                 let running = (0..ENDPOINTS_MAX as u16).map(|slot| u64::from(counters.loads().running(slot)));
                 let (at_engines, waiting) = (running.sum::<u64>(), counters.queue().waiting());
                 let connections = stats.gauge(Gauge::Connections);
@@ -118,7 +119,7 @@ pub(super) fn end_when_told(setup: &Setup, mut ends: Ends, keeper: &Arc<Keeper>)
 #[derive(Debug)]
 pub(super) struct Ends {
     terminate: Signal,
-    /// With nginx the one that lets requests finish.
+    /// SIGQUIT, with which nginx lets requests finish.
     quit: Signal,
     interrupt: Signal,
 }
@@ -135,8 +136,8 @@ impl Ends {
     }
 }
 
-/// Says with each SIGUSR1 what it does not do: who has other servers open their logs anew by it sends it here as well,
-/// where it would end a process that does not wait for it.
+/// Logs after each SIGUSR1 that it does nothing: it has other servers open their logs anew, so it may be sent here,
+/// too, and would end a process that does not wait for it.
 pub(super) async fn on_reopen(mut reopen: Signal) {
     while reopen.recv().await.is_some() {
         tracing::warn!(
@@ -145,17 +146,17 @@ pub(super) async fn on_reopen(mut reopen: Signal) {
     }
 }
 
-/// READY: every shard accepts connections. The service manager is to keep the sockets: should this process die, those
-/// who connect wait for the next one.
+/// Says READY: every shard accepts connections. The service manager is to keep the sockets, so that clients that
+/// connect after a crash wait for the next process.
 pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     let (driver, why) = process.shards().first().map_or(("no", ""), |shard| shard.driver());
     let shards = process.shards().len();
     tracing::info!(shards, driver, why, "ready");
     HAS_NO_SAY.store(false, Ordering::Relaxed);
     let status = format!("serving with {shards} shards on {driver}");
-    // To systemd READY is news of a service that starts, not of one that goes on as another process.
+    // systemd takes READY from a service that starts, not from one that goes on as another process.
     say(&[NotifyState::Ready, NotifyState::Status(&status), NotifyState::Watchdog]);
-    // What it kept until now may be of a process that listened elsewhere: there clients would wait for nobody.
+    // The sockets kept until now may be of a process that listened elsewhere: clients would wait there in vain.
     say(&[NotifyState::FdStoreRemove, KEPT]);
     let sockets: Vec<BorrowedFd<'_>> = estate.listeners.iter().chain([&estate.admin]).map(AsFd::as_fd).collect();
     for some in sockets.chunks(KEPT_AT_ONCE) {
@@ -165,14 +166,14 @@ pub(super) fn say_ready(process: &'static Process, estate: &Estate) {
     }
 }
 
-/// All shards have ended, and so does this process: systemd shows its last word for as long as no other runs.
+/// Says that all shards have ended, and that this process does: systemd shows its last status until another runs.
 pub fn say_drained(process: &Process) {
     let requests = process.cut();
     match requests {
         0 => tracing::info!("drained"),
         _ => tracing::warn!(requests, "drained, and cut what lasted longer than drain_timeout_ms"),
     }
-    // Of another process systemd takes no word.
+    // With a successor systemd takes no message of this process.
     if !process.has_successor() {
         let status = match requests {
             0 => "drained".to_owned(),
@@ -182,7 +183,7 @@ pub fn say_drained(process: &Process) {
     }
 }
 
-/// WATCHDOG while every shard turns, for as long as this process speaks for the service.
+/// Sends WATCHDOG while every shard turns, for as long as this process speaks for the service.
 pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Stats) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let mut turning = Turning::new(patience);
@@ -194,7 +195,7 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
         }
         let turns = |shard: usize| {
             let state = process.shards().get(shard)?;
-            // One that takes another's place looks at its engines first.
+            // A process that takes another's place looks at its engines before its shards turn.
             (state.phase() == Phase::Serving).then(|| stats.shard(shard).turns())
         };
         if turning.look((0..stats.shards()).map(turns).collect()) {
@@ -205,24 +206,24 @@ pub(super) async fn feed_watchdog(process: &'static Process, stats: &'static Sta
     }
 }
 
-/// Which shards turn. Looks are counted and no time is taken:
-/// where the machine or the process stood still, so did they.
+/// Which shards turn. Looks are counted, and no time is measured:
+/// if the machine or the process stood still, so did the looks.
 #[derive(Debug)]
 struct Turning {
-    /// One that so many looks in a row find where it was stands still.
+    /// Looks in a row without a turn after which a shard counts as standing still.
     looks: u128,
-    /// How often each shard had turned, and how many looks found it so since.
+    /// How often each shard had turned, and how many looks since found no further turn.
     seen: Vec<(Option<u64>, u128)>,
 }
 
 impl Turning {
-    /// For a manager that waits for so long.
+    /// For a manager that waits for `patience`.
     fn new(patience: Duration) -> Turning {
         let between = (patience / LOOKS).as_micros().max(1);
         Turning { looks: TURNS_WITHIN.as_micros().div_ceil(between), seen: Vec::new() }
     }
 
-    /// They have turned so often, or are not to turn yet; answers whether none stands still.
+    /// Takes in how often shards have turned; `None`: not to turn yet. Returns whether none stands still.
     fn look(&mut self, turns: Vec<Option<u64>>) -> bool {
         self.seen.resize(turns.len(), (None, 0));
         for ((before, looks), now) in self.seen.iter_mut().zip(turns) {
@@ -233,25 +234,26 @@ impl Turning {
     }
 }
 
-/// Another configuration is being read.
+/// Says that another configuration is being read.
 pub(super) fn say_reloading() {
     say(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Reloading)]);
 }
 
-/// It is taken, or it is not.
+/// Says that the reload has ended, taken or refused.
 pub(super) fn say_reloaded() {
     say(&[NotifyState::Ready]);
 }
 
-/// The service manager is to watch another process from now on.
+/// Has the service manager watch another process from now on.
 pub(super) fn say_main_process(id: u32) {
     say(&[NotifyState::MainPid(id)]);
 }
 
-/// Another process still speaks for the service: systemd takes no word of this one, and warns of each in the journal.
+/// Whether another process still speaks for the service: systemd takes no messages of this one, and warns of each in
+/// the journal.
 static HAS_NO_SAY: AtomicBool = AtomicBool::new(false);
 
-/// Nobody listens when not run by systemd, and then nothing is sent.
+/// Sends a message to systemd; nothing if that does not run this process.
 fn say(state: &[NotifyState<'_>]) {
     if HAS_NO_SAY.load(Ordering::Relaxed) {
         return;

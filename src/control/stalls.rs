@@ -1,8 +1,8 @@
-//! Finds shards that stand still in the middle of a turn, and says what they were doing;
+//! Finds shards that stand still in the middle of a turn, and logs what they were doing;
 //! and how late control itself is.
 //!
-//! A shard serves thousands of streams: while it is busy with one thing for long, all others wait. What it does in
-//! the kernel may take long, anything else is either a fault of ours or a machine that lends us too little time.
+//! A shard serves thousands of streams: while it is busy with one thing, all others wait. Work in the kernel may take
+//! long; anything else is either a fault of ours or a machine that gives the shard too little time.
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use crate::counters::stats::{Count, Stats};
 use crate::publish::{Doing, Phase, Process};
 
-/// How often shards are looked at: each look wakes control, also where there is nothing to do.
+/// How often shards are looked at: each look wakes control, even if there is nothing to do.
 const LOOK: Duration = Duration::from_millis(20);
-/// A turn that stands still from one look to others, for so long, is told: it began up to one look before the first.
+/// How long a turn has to stand still between looks to be logged; it began up to one look before the first.
 const STALL: Duration = Duration::from_millis(40);
-/// A sleep of this length is told: each shard wakes every second, whether there is something to do or not.
+/// How long a shard has to sleep to be logged: each wakes every second, whether there is something to do or not.
 const OVERSLEPT: Duration = Duration::from_secs(3);
 
-/// A shard that has stood still for so many looks, 10 s or more, is not one to wait for. They are counted, and no time
-/// is taken: while the machine or the process stands still, control does not look.
+/// Looks, 10 s or more, for which a shard has to stand still to be given up. Looks are counted, and no time is
+/// measured: while the machine or the process stands still, control does not look.
 const WEDGED: u32 = 500;
 
 /// The worst lateness of control is told for one to two of these windows.
@@ -30,7 +30,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// Control says so if it was this late once: it looked at nothing meanwhile; nor did shards, if the whole process stood
 /// still.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Within so many looks, a second, each shard has counted that it stood still as well, if it did.
+/// Looks, a second, within which each shard has counted that it stood still as well, if it did.
 const COUNTED: u32 = 50;
 
 static LATE_MICROS: AtomicU64 = AtomicU64::new(0);
@@ -40,12 +40,12 @@ pub(super) fn late() -> Duration {
     Duration::from_micros(LATE_MICROS.load(Ordering::Relaxed))
 }
 
-/// How late control wakes: probes, scrapes, engines' events and whoever asks it share one thread.
+/// How late control wakes: probes, scrapes, engines' events and the admin listener share one thread.
 #[derive(Debug)]
 struct Lateness {
     since: Instant,
     worst: Duration,
-    /// In the window before.
+    /// The worst lateness of the window before.
     before: Duration,
     said: bool,
 }
@@ -55,7 +55,7 @@ impl Lateness {
         Lateness { since: now, worst: Duration::ZERO, before: Duration::ZERO, said: false }
     }
 
-    /// It has woken so late. True: that lasts, and was not said yet.
+    /// Notes how late control woke. True: lateness lasts, and was not logged yet.
     fn woke(&mut self, late: Duration, now: Instant) -> bool {
         self.worst = self.worst.max(late);
         if now.saturating_duration_since(self.since) < WINDOW {
@@ -74,15 +74,15 @@ impl Lateness {
 /// A pause in which control did not look.
 #[derive(Debug, Default)]
 struct Pause {
-    /// How long it was, and looks since then.
+    /// How long it was, and how many looks there were since then.
     untold: Option<(Duration, u32)>,
-    /// How often shards had stood still before.
+    /// How often shards had stood still before it.
     before: u64,
 }
 
 impl Pause {
-    /// It has woken so late, and shards stood still so often by now. Tells how long a pause was, and whether each of so
-    /// many shards stood still in it.
+    /// Notes how late control woke (`late`), and how often shards have stood still (`stood`). Returns how long a pause
+    /// was, and whether each of the `shards` shards stood still in it.
     fn look(&mut self, late: Duration, stood: u64, shards: usize) -> Option<(Duration, bool)> {
         if late >= PAUSE {
             self.untold = Some((late, 0));
@@ -119,7 +119,7 @@ fn say_paused(length: Duration, all: bool) {
     }
 }
 
-/// One shard as it was seen last.
+/// One shard as it was last seen.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     turns: u64,
@@ -135,7 +135,7 @@ struct Seen {
 enum Found {
     /// It has stood still for long enough to tell.
     Stands(Doing, Duration),
-    /// It goes on, after so long at least.
+    /// It goes on, after at least this long.
     GoesOn(Doing, Duration),
 }
 
@@ -162,7 +162,7 @@ impl Seen {
         Some(Found::Stands(doing, stood))
     }
 
-    /// Control did not look for so long, so that what the shard did meanwhile is not known.
+    /// Notes that control did not look for this long: what the shard did meanwhile is not known.
     fn unseen(&mut self, length: Duration) {
         self.since += length;
     }
@@ -232,7 +232,7 @@ pub(super) async fn watch(process: &'static Process, stats: &'static Stats) {
     }
 }
 
-/// What can be said of it. One that sleeps wakes each second by itself, if it is let.
+/// The log line for what it is doing. A shard that sleeps wakes each second by itself, if the machine lets it.
 fn stands(doing: Doing) -> &'static str {
     match doing {
         Doing::Waits => "a shard does not wake: its CPU may run others (README, Tuning), or the machine stood still",

@@ -1,5 +1,5 @@
-//! Predictions of one endpoint's cache beside what its engine says: reply by reply, or where replies do not tell, by
-//! what it counts in `/metrics`.
+//! Compares predictions of one endpoint's cache with what its engine says: reply by reply, or by its counters in
+//! `/metrics` if replies do not tell.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::scrape::Reading;
 use crate::counters::{Asked, Compared, Predictions, Text};
 use crate::fleet::{EngineLoad, METHODS, Method};
 
-/// What we had sent to an engine while its `/metrics` was read.
+/// What this front had sent to an engine when its `/metrics` was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ours {
     /// Requests in flight there, without those that have ended and stay charged.
@@ -29,7 +29,7 @@ pub struct Ours {
     pub asked: Asked,
 }
 
-/// Everything of one endpoint.
+/// All of this for one endpoint.
 #[derive(Debug)]
 pub struct Truth {
     /// Bytes that a token of it stands for.
@@ -38,16 +38,16 @@ pub struct Truth {
     pub ladder: Ladder,
     lookups: Lookups,
     answers: Answers,
-    /// What its slot's counters were when they were read last; `None`: its former tenant's are there.
+    /// Its slot's counters at the last reading; `None`: they are still the former endpoint's.
     seen: Option<([Compared; METHODS], Text)>,
-    /// Compared by scrapes and not told yet.
+    /// Comparisons by scrapes that are not taken yet.
     untold: Compared,
-    /// It went to another rung, which is not told yet.
+    /// It went to another rung, which is not reported yet.
     moved: bool,
 }
 
 impl Truth {
-    /// Of an endpoint that is new.
+    /// For a new endpoint.
     pub fn new(now: Instant) -> Truth {
         Truth {
             calibration: Calibration::default(),
@@ -60,12 +60,12 @@ impl Truth {
         }
     }
 
-    /// Of the same process in another slot, where shards count from nothing.
+    /// For the same process in another slot, where shards count from 0.
     pub fn renumbered(&self, now: Instant) -> Truth {
         Truth { calibration: self.calibration.renumbered(), ladder: self.ladder.clone(), ..Truth::new(now) }
     }
 
-    /// Its engine's `/metrics` were read. `alone`: nobody but us asks it.
+    /// Takes in a reading of its engine's `/metrics`. `alone`: only this front asks it.
     pub fn scraped(&mut self, ours: &Ours, reading: &Reading, alone: bool, now: Instant) {
         self.calibration.read(ours.prompted, ours.pending > 0, reading.load.prompt_tokens_total, alone);
         self.answers.read(&reading.load);
@@ -78,29 +78,29 @@ impl Truth {
         }
     }
 
-    /// How long its answers were that ended since this was asked last.
+    /// Takes how long its answers were that ended since the last call.
     pub fn answered(&mut self) -> Option<Answered> {
         self.answers.take()
     }
 
-    /// Its engine tells so much of its cache from now on.
+    /// Sets how much its engine tells of its cache from now on.
     pub fn tells(&mut self, tells: Tells, now: Instant) {
         self.moved |= self.ladder.tells(tells, now);
     }
 
-    /// Another process may answer there.
+    /// Notes that another process may answer there.
     pub fn restarted(&mut self, now: Instant) {
         self.lookups = Lookups::default();
         self.moved |= self.ladder.restarted(now);
     }
 
-    /// Another model is served there: its tokens stand for other bytes, and what the one before told would outweigh
-    /// what a million of them tell.
+    /// Forgets the calibration, since another model is served there: its tokens stand for other bytes, and what the one
+    /// before told would outweigh a million of them.
     pub fn serves_another_model(&mut self) {
         self.calibration = Calibration::default();
     }
 
-    /// Reads what replies told since. Whether it is on another rung than when it was asked last.
+    /// Takes in what replies told since. True: it is on another rung than at the last call.
     pub(super) fn look(&mut self, slot: u16, predictions: &Predictions, now: Instant) -> bool {
         let here = (Method::ALL.map(|method| predictions.compared(slot, method)), predictions.text(slot));
         let (compared, text) = self.seen.replace(here).unwrap_or(here);
@@ -118,7 +118,7 @@ impl Truth {
         std::mem::take(&mut self.moved)
     }
 
-    /// What was compared by scrapes alone since this was asked last, by method: it is counted at no slot.
+    /// Takes what was compared by scrapes alone since the last call, by method: no slot counts it.
     pub(super) fn untold(&mut self) -> Option<[Compared; METHODS]> {
         let untold = std::mem::take(&mut self.untold);
         let method = if self.ladder.rung().is_exact() { Method::Precise } else { Method::Warm };
@@ -127,18 +127,18 @@ impl Truth {
     }
 }
 
-/// Tokens of an engine's own counters may be so many times those that we sent, as far as we estimate. Beyond that
-/// others ask it whom no scrape has met.
+/// How many times the tokens that this front sent, by its estimate, an engine may count. Beyond that others ask it,
+/// too, that no scrape has seen.
 const FOREIGN_FACTOR: u64 = 2;
 
-/// So large a part of its prompts may be looked up beyond them, as those are that have no first token yet. Where an
-/// engine counts a prompt again each time that it waits for room, hits are those of that prompt; within this, what is
-/// right still reads as right ([`super::ladder::RIGHT_PERCENT`]).
+/// How many percent more tokens than those of its prompts an engine may have looked up, such as those of prompts
+/// without a first token yet. If an engine counts a prompt again each time that it waits for room, hits are mostly that
+/// prompt's; within this bound a right prediction still reads as right ([`super::ladder::RIGHT_PERCENT`]).
 const BEYOND_PERCENT: u64 = 25;
 
-/// What was sent to an engine whose replies do not tell, beside what it says of all prompts together.
+/// Compares what was sent to an engine whose replies do not tell with what it says of all prompts together.
 ///
-/// Requests on their way are in one of the two and not in the other, so it is the parts that are compared, over as many
+/// Requests under way are in one of the two and not in the other, so the cached parts are compared, over as many
 /// scrapes as fill a window.
 #[derive(Debug, Default)]
 struct Lookups {
@@ -182,7 +182,7 @@ impl Lookups {
         let part = |of: u64| (u128::from(held) * u128::from(of) / u128::from(tokens.max(1))) as u64;
         let predicted = part(looked_up).min(looked_up);
         if predicted < WINDOW_TOKENS || requests < WINDOW_REQUESTS {
-            // Not yet: goes on from where it was.
+            // Not enough yet: goes on from where it began.
             self.before = Some((asked_before, before));
             return None;
         }

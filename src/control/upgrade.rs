@@ -1,5 +1,5 @@
-//! Another process in this one's place, without a refused connection: the program on disk is started, takes the
-//! listening sockets, and serves; this one finishes what it has.
+//! Replaces this process by another without a refused connection: the program on disk is started, takes the listening
+//! sockets, and serves; this process finishes its requests.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::succession::{self, Estate, Heir, Starter};
 /// Longest wait for an heir to serve: it looks up names and tries its drivers first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest wait for the process between: it starts the heir, and does nothing else.
+/// Longest wait for the process between, which only starts the heir.
 const STARTING: Duration = Duration::from_secs(10);
 
 /// Longest wait for this process to have begun itself.
@@ -27,7 +27,7 @@ const BEGINNING: Duration = Duration::from_secs(5);
 
 static FAILURES: AtomicU64 = AtomicU64::new(0);
 
-/// How often another process was to take this one's place, and none did.
+/// How often a process that was to take this one's place did not.
 pub(super) fn failures() -> u64 {
     FAILURES.load(Ordering::Relaxed)
 }
@@ -38,19 +38,19 @@ pub type Bequest = Arc<Mutex<Will>>;
 /// See [`Bequest`].
 #[derive(Debug, Default)]
 pub struct Will {
-    /// There is none before shards listen, and none after it was handed on.
+    /// The sockets; none before shards listen, and none after they were handed on.
     pub estate: Option<Estate>,
-    /// What is to start a process that takes this one's place.
+    /// The process that starts the heir.
     pub starter: Option<Starter>,
-    /// A process that is to take this one's place and does not serve yet.
+    /// The process that is to take this one's place and does not serve yet.
     pub heir: Option<u32>,
-    /// The one that serves in this one's place. It is to know when this process ends, and that ends this.
+    /// The process that serves in this one's place. It is to notice when this process ends, by the end of this value.
     pub successor: Option<Heir>,
 }
 
 impl Will {
-    /// This process is to end, and no other is to serve: nobody is to wait in a listener that nobody accepts from, and
-    /// who was to take this one's place ends as well.
+    /// Ends the upgrade, since this process is to end and no other is to serve: closes the sockets, so that no client
+    /// waits in a listener that nothing accepts from, and ends the process that was to take this one's place.
     pub fn revoke(&mut self) {
         self.estate = None;
         if let Some(mut starter) = self.starter.take() {
@@ -61,7 +61,7 @@ impl Will {
         }
     }
 
-    /// What was asked of this process is the successor's to do.
+    /// Passes a reload that was asked of this process on to the successor.
     pub fn reload_successor(&self) {
         let Some(successor) = &self.successor else { return };
         match successor.reload() {
@@ -72,7 +72,7 @@ impl Will {
         }
     }
 
-    /// Likewise. False: this process has none.
+    /// Passes an upgrade on to the successor. False: this process has none.
     fn hand_on_successor(&self) -> bool {
         let Some(successor) = &self.successor else { return false };
         match successor.hand_on() {
@@ -103,11 +103,11 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
             failed(IS_INIT);
             continue;
         }
-        // It came while another process was about to take this one's place, or since.
+        // The signal came while another process was about to take this one's place, or since.
         if will().hand_on_successor() {
             continue;
         }
-        // A service manager may ask the process that it was told of some milliseconds before.
+        // A service manager may ask a process that it was told of only milliseconds before.
         let began = async {
             while will().estate.is_none() && !process.is_ending() {
                 sleep(GLANCE).await;
@@ -116,7 +116,7 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
         let _ = timeout(BEGINNING, began).await;
         let may = || !process.is_ending();
         if may() && will().estate.is_some() {
-            // Before the sockets are taken: whoever ends this process closes those that are in the will.
+            // Before the sockets are taken out: the end of this process closes only those that are in the will.
             keeper.save_within(process, SAVED_WITHIN).await;
         }
         let estate = will().estate.take();
@@ -146,7 +146,7 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
                 drop(estate);
                 let mut will = will();
                 will.successor = Some(heir);
-                // It may have read the configuration, and opened the access log, before that.
+                // The successor may have read the configuration, and opened the access log, before that reload.
                 if keeper.reloads().begun() != reloads {
                     will.reload_successor();
                 }
@@ -173,7 +173,7 @@ fn hand_on(estate: Estate, process: &Process, bequest: &Bequest) -> (Estate, io:
         known.starter = Some(starter);
         drop(known);
         let heir = started(bequest)?.heir(PATIENCE)?;
-        // It is known before it has the sockets: without them it ends by itself, with them somebody has to end it.
+        // The heir is noted before it has the sockets: without them it ends by itself, with them it has to be ended.
         let mut known = will();
         if process.leaving() {
             succession::end(heir.id());
@@ -191,7 +191,7 @@ fn started(bequest: &Bequest) -> io::Result<Starter> {
     let begun = Instant::now();
     loop {
         let mut will = bequest.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever ends this process has ended that one.
+        // If this process is being ended, the starter was ended, too.
         let mut starter = will.starter.take().ok_or(io::ErrorKind::Interrupted)?;
         if starter.has_ended()? {
             return Ok(starter);

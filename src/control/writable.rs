@@ -27,11 +27,11 @@ pub fn may_hold(path: &Path) -> io::Result<()> {
     may(folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
-/// As this process's effective user, which is who will open it.
+/// Asks as this process's effective user, which will open the file.
 fn may(path: &Path, access: Access) -> io::Result<()> {
     let asked = match accessat(CWD, path, access, AtFlags::EACCESS) {
-        // Filters of system calls that are older than this one (faccessat2) refuse what they do not know. The one
-        // before it asks as the real user.
+        // System call filters older than faccessat2 refuse it, since they do not know it. The older call asks as the
+        // real user.
         Err(Errno::PERM) if getuid() == geteuid() && getgid() == getegid() => {
             accessat(CWD, path, access, AtFlags::empty())
         }

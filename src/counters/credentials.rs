@@ -1,29 +1,29 @@
-//! What requests show to be let in, as far as engines let it in. Engines judge keys, and shards choose before that: by
-//! this they tell whom an engine knows from who may be anybody.
+//! The credentials that engines have let in, as hashes. Engines judge keys, but shards choose before that: from this
+//! table they tell a client whose key an engine has taken from a stranger, who may be anybody.
 //!
-//! Only what was let in where others are kept out is kept, so that who has no key drives nobody out: elsewhere anybody
-//! is let in, whatever it shows. One that was driven out, or of whom two shards told at once, is a stranger once more.
-//! While no engine asks for keys this costs one load for each request.
+//! A credential is kept only if its engine refuses others: an engine without keys lets everybody in, and clients
+//! without a key could otherwise drive known ones out of the table. A credential that was driven out, or that two
+//! shards wrote at once, counts as a stranger's again. While no engine asks for keys this costs one load per request.
 
 use std::num::NonZeroU64;
 
 use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::limits::POOLS_MAX;
 
-/// So many lines of memory, of eight words each; a key takes one word for each pool and one for all of them.
+/// Cache lines of the table, of eight words each. A key takes one word for each pool and one for all of them.
 const LINES: usize = if cfg!(feature = "modelled") { 1 } else { 1 << 10 };
 const WORDS: usize = 8;
-/// The word of a place that nobody has.
+/// The word of a free place.
 const NOBODY: u64 = 0;
-/// Words that say of each pool whether it keeps anybody out.
+/// Words of 64 bits, one for each pool: whether it has kept anybody out.
 const POOL_WORDS: usize = if cfg!(feature = "modelled") { 1 } else { POOLS_MAX / u64::BITS as usize };
 
-/// What engines guard together. vLLM 0.32 guards what begins with one of four prefixes, older ones what begins with the
-/// first, others all that they serve: what is asked for under one says nothing of another, by which anybody would be
-/// let in, whatever he shows, and remembered.
+/// A group of paths that engines guard together. vLLM 0.32 guards the paths that begin with one of four prefixes, older
+/// releases those with the first, other engines all paths. So a refusal in one realm says nothing of another: if that
+/// is not guarded, anybody is let in there with any key, and would be remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Realm {
-    /// All paths that begin with none of these.
+    /// All other paths.
     Rest,
     /// `/v1`.
     V1,
@@ -38,7 +38,7 @@ pub enum Realm {
 const REALMS: usize = Realm::Cohere as usize + 1;
 
 impl Realm {
-    /// Whose is this path? As vLLM compares: `/v10` begins with `/v1`.
+    /// The realm of a path. Compares as vLLM does: `/v10` begins with `/v1`.
     pub fn of_path(path: &[u8]) -> Realm {
         match path {
             _ if path.starts_with(b"/v1") => Realm::V1,
@@ -50,17 +50,17 @@ impl Realm {
     }
 }
 
-/// The hash of what a request shows.
+/// The hash of a request's credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credential(NonZeroU64);
 
 impl Credential {
-    /// By its hash, of which all 64 bits have to be met by who would be taken for another.
+    /// Wraps the hash. To be taken for another client a stranger has to meet all its 64 bits.
     pub fn of(hash: u64) -> Credential {
         Credential(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// The same before the engines of one pool, which need not take what others take; `None`: before any.
+    /// Its word for one pool, whose engines need not take the keys that others take; `None`: for all pools.
     fn word(self, pool: Option<u16>) -> u64 {
         let apart = pool.map_or(0, |pool| (u64::from(pool) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         (self.0.get() ^ apart).max(NOBODY + 1)
@@ -73,15 +73,15 @@ pub struct Credentials {
     /// By realm.
     asked_for: [AskedFor; REALMS],
     known: Box<[Line]>,
-    /// How many words went for others.
+    /// How many words were replaced by others.
     driven_out: AtomicU64,
 }
 
-/// Who ever kept somebody out of one realm.
+/// Which pools have ever kept anybody out of one realm.
 #[derive(Debug)]
 struct AskedFor {
     by_any: AtomicBool,
-    /// A bit for each.
+    /// One bit for each pool.
     by_pool: Box<[AtomicU64]>,
 }
 
@@ -112,7 +112,7 @@ impl Default for Credentials {
 }
 
 impl Credentials {
-    /// Whether an engine of this pool ever kept somebody out there; `None`: of any.
+    /// Whether an engine of this pool has ever kept anybody out of the realm; `None`: of any pool.
     #[inline]
     pub fn are_asked_for(&self, realm: Realm, pool: Option<u16>) -> bool {
         let asked_for = &self.asked_for[realm as usize];
@@ -124,13 +124,13 @@ impl Credentials {
             })
     }
 
-    /// Whether an engine of this pool let it in; `None`: of any.
+    /// Whether an engine of this pool has let this credential in; `None`: of any pool.
     pub fn are_known(&self, credential: Credential, pool: Option<u16>) -> bool {
         let word = credential.word(pool);
         self.line(word).iter().any(|place| place.load(Ordering::Relaxed) == word)
     }
 
-    /// An engine of this pool let it in, and keeps others out.
+    /// Notes that an engine of this pool, which keeps others out, let this credential in.
     pub fn let_in(&self, credential: Credential, pool: u16) {
         for word in [Some(pool), None].map(|pool| credential.word(pool)) {
             let line = self.line(word);
@@ -142,15 +142,16 @@ impl Credentials {
         }
     }
 
-    /// Whose place is given away, each time another's: were it always the same for one key, two in use that have it in
-    /// common would drive each other out for ever, beside words that nobody shows any more.
+    /// The place of a full line to replace, a different one each time. If a key always replaced the same place, two
+    /// keys in use could drive each other out for ever, beside words that nobody uses any more.
     fn chance(&self) -> usize {
         let count = self.driven_out.fetch_add(1, Ordering::Relaxed);
-        // By the golden ratio, so that it falls into step with nothing.
+        // Multiplied by the golden ratio, so that no pattern of keys keeps step with it.
         (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - WORDS.ilog2())) as usize
     }
 
-    /// An engine of this pool kept somebody out. What it showed, where that is known, may have been let in before.
+    /// Notes that an engine of this pool refused a request, and forgets its credential, if known: it may have been let
+    /// in before.
     pub fn kept_out(&self, credential: Option<Credential>, realm: Realm, pool: u16) {
         if !self.are_asked_for(realm, Some(pool)) {
             let asked_for = &self.asked_for[realm as usize];

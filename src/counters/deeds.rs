@@ -1,8 +1,9 @@
-//! What shards count by slot, read as what an endpoint did there.
+//! The counts of one endpoint, from what shards count by slot.
 //!
-//! A slot has one tenant after the other and its counts are never taken back: what came since a tenant did is its own.
-//! Between two of them nothing is counted, since a slot is given away only when no shard chooses by a snapshot that has
-//! the former one any more and nothing is in flight there, and a request is counted before it is released.
+//! Several endpoints may have a slot one after the other, and its counts are never reset: an endpoint's own counts are
+//! what came since it got the slot. Nothing is counted between two endpoints: a slot is given away only when no shard
+//! chooses by a snapshot with the former endpoint and nothing is in flight there, and a request is counted before it is
+//! released.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,14 @@ use super::stats::{RequestKey, Stats};
 use super::{Asked, Compared, Counters};
 use crate::fleet::{METHODS, Method};
 
-/// What one endpoint did.
+/// The counts of one endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deeds {
-    /// Finished requests; keys are without their slot.
+    /// Finished requests, with keys that leave the slot out.
     pub requests: BTreeMap<RequestKey, u64>,
-    /// What it was sent with a prediction.
+    /// The requests that it was sent with a prediction.
     pub sent: Asked,
-    /// What was predicted of its cache beside what came of it, by method.
+    /// Predictions of its cache beside what its replies told, by method.
     pub compared: [Compared; METHODS],
     /// Requests that failed by its fault.
     pub faults: u64,
@@ -42,17 +43,17 @@ impl Default for Deeds {
 }
 
 impl Deeds {
-    /// What came since.
+    /// The counts that came since `before`.
     #[must_use]
     pub fn since(mut self, before: &Deeds) -> Deeds {
         for (key, count) in &mut self.requests {
             *count = count.saturating_sub(before.requests.get(key).copied().unwrap_or(0));
         }
-        // Of a former tenant's rows nothing is left.
+        // Rows of the slot's former endpoint have counted nothing since.
         self.requests.retain(|_, count| *count > 0);
         self.sent = self.sent.since(before.sent);
         self.compared.iter_mut().zip(before.compared).for_each(|(all, before)| *all = all.since(before));
-        // As they are counted at a slot, in 32 bits.
+        // At a slot these are counted in 32 bits.
         let since = |count: u64, before: u64| u64::from((count as u32).wrapping_sub(before as u32));
         self.faults = since(self.faults, before.faults);
         self.connect_failures = since(self.connect_failures, before.connect_failures);
@@ -60,7 +61,7 @@ impl Deeds {
         self
     }
 
-    /// More of the same.
+    /// Adds other counts.
     pub fn add(&mut self, more: &Deeds) {
         for (key, count) in &more.requests {
             *self.requests.entry(*key).or_default() += count;
@@ -72,20 +73,20 @@ impl Deeds {
         self.first_tokens.add(&more.first_tokens);
     }
 
-    /// What was predicted of its cache by any method, beside what came of it.
+    /// Predictions of its cache by all methods together, beside what its replies told.
     pub fn compared_in_all(&self) -> Compared {
         let mut all = Compared::default();
         self.compared.iter().for_each(|compared| all.add(*compared));
         all
     }
 
-    /// Whether there are none.
+    /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
         *self == Deeds::default()
     }
 }
 
-/// What stands at slots at one moment, of all tenants.
+/// The counts at slots at one moment, of all endpoints that have had them.
 #[derive(Debug)]
 pub struct Counted {
     requests: Vec<(RequestKey, u64)>,
@@ -99,12 +100,12 @@ impl Counted {
         Counted { requests: stats.requests(|_| true), counters, stats }
     }
 
-    /// The same for a few slots.
+    /// Reads them for a few slots.
     pub fn read_at(slots: &[u16], counters: &'static Counters, stats: &'static Stats) -> Counted {
         Counted { requests: stats.requests(|slot| slots.contains(&slot)), counters, stats }
     }
 
-    /// At one of them; at [`RequestKey::NONE`]: requests for which nothing was chosen.
+    /// The counts at one slot; at [`RequestKey::NONE`] those of requests for which no endpoint was chosen.
     pub fn at(&self, slot: u16) -> Deeds {
         let begin = self.requests.partition_point(|(key, _)| key.slot < slot);
         let here = self.requests.iter().skip(begin).take_while(|(key, _)| key.slot == slot);

@@ -1,25 +1,26 @@
-//! How requests ended, by pool alone, as one shard sees it: what objectives and alarms are reckoned from. Finished
-//! requests by endpoint, status and reason begin at their first and end with their engines, so that of what is rare
-//! rates miss much; these begin at 0, and never end.
+//! How requests ended, by pool alone, as one shard sees it: the counts for objectives (SLOs) and alarms. Series of
+//! finished requests by endpoint, status and reason begin with their first request and end with their engine, so that
+//! rates of rare events miss much. These series begin at 0 and never end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::stats::{add, labelled};
 use crate::limits::LABELLED_POOLS_MAX;
 
-/// What came of a request, for who counts on an answer.
+/// What came of a request, from its client's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Ended {
-    /// With a whole answer.
+    /// It got a whole answer.
     Served,
-    /// By its own fault: a 4xx, or what was wrong with the rest of its body; or what nobody has here (501, 505).
+    /// It failed by its own fault: a 4xx, or a fault in the rest of its body; or it asked for something that no engine
+    /// has (501, 505).
     Refused,
-    /// For load: 429.
+    /// It was refused for load: 429.
     Busy,
-    /// With another error, or with nothing because the front ended.
+    /// It got another error, or nothing because the front ended.
     Failed,
-    /// In the midst of a reply that had begun well, or with an error that such a reply told of.
+    /// Its reply began well and broke off, or ended with an error event.
     Broken,
     /// Its client left, or took none of its reply.
     Left,
@@ -29,7 +30,7 @@ impl Ended {
     /// All of them, in the order of their numbers.
     pub const ALL: [Ended; 6] = [Ended::Served, Ended::Refused, Ended::Busy, Ended::Failed, Ended::Broken, Ended::Left];
 
-    /// As metrics name it.
+    /// Its label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Ended::Served => "served",
@@ -41,7 +42,7 @@ impl Ended {
         }
     }
 
-    /// With this status, whether its client has all of that or not; of who left it says nothing.
+    /// What a reply with this status counts as; `whole`: the client got all of it. Never [`Ended::Left`].
     pub fn by_status(status: u16, whole: bool) -> Ended {
         match status {
             429 => Ended::Busy,
@@ -53,7 +54,7 @@ impl Ended {
     }
 }
 
-/// Written by one shard, read by control.
+/// One shard's counts, by pool: written by the shard, read by control.
 #[derive(Debug)]
 pub(super) struct Endings(Box<[[AtomicU64; Ended::ALL.len()]]>);
 

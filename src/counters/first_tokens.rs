@@ -1,14 +1,14 @@
 //! Times to first token by endpoint, as one shard sees them.
 //!
-//! 16 KiB, and 208 bytes for each endpoint that ever answered this shard with a stream: taken at its first one, since a
-//! fleet of some tens would otherwise pay for a thousand.
+//! Takes 16 KiB, and 208 bytes for each endpoint that has ever answered this shard with a stream. Those are allocated
+//! at its first stream: otherwise a fleet of some tens would pay for a thousand.
 
 use std::sync::OnceLock;
 
 use super::histogram::{FIRST_TOKEN, Histogram, Reading};
 use crate::limits::ENDPOINTS_MAX;
 
-/// Written by one shard, read by control.
+/// By slot; written by one shard, read by control.
 #[derive(Debug)]
 pub(super) struct FirstTokens(Box<[OnceLock<Box<Histogram>>]>);
 

@@ -97,7 +97,7 @@ pub const NANOS: [u64; BOUNDS] = [
     500_000_000,
 ];
 
-/// Written by one shard, read by control.
+/// A histogram written by one shard and read by control.
 #[derive(Debug)]
 pub(super) struct Histogram {
     cells: [AtomicU64; BOUNDS + 1],
@@ -142,13 +142,13 @@ impl Reading {
         Reading { bounds, cells: [0; BOUNDS + 1], sum: 0 }
     }
 
-    /// More of the same.
+    /// Adds another histogram with the same bounds.
     pub fn add(&mut self, more: &Reading) {
         self.cells.iter_mut().zip(more.cells).for_each(|(cell, more)| *cell += more);
         self.sum = self.sum.wrapping_add(more.sum);
     }
 
-    /// Leaves what came since.
+    /// Leaves the values that came since `before`.
     pub(super) fn take_off(&mut self, before: &Reading) {
         self.cells.iter_mut().zip(before.cells).for_each(|(cell, before)| *cell = cell.saturating_sub(before));
         self.sum = self.sum.wrapping_sub(before.sum);

@@ -1,7 +1,7 @@
 //! What shards count together: requests in flight by endpoint, raised at the choice by compare-and-swap
-//! and released exactly once by a guard. Never reset: an endpoint that fails its probes still has what it has.
+//! and released exactly once by a guard. Never reset: an endpoint that fails its probes still has its requests.
 //!
-//! What each shard counts for itself stands in [`stats`].
+//! What each shard counts for itself is in [`stats`].
 
 mod counts;
 mod credentials;
@@ -39,7 +39,7 @@ pub struct Counters {
     queue: Queue,
     credentials: Credentials,
     stored: Stored,
-    /// Releases that found nothing to release.
+    /// Releases at a count of 0.
     underflow: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Counters {
         }))
     }
 
-    /// What choices read.
+    /// The loads that choices read.
     #[inline]
     pub fn loads(&self) -> &Loads {
         &self.loads
@@ -69,19 +69,19 @@ impl Counters {
         &self.outcomes
     }
 
-    /// What was predicted of caches, and what replies told of it.
+    /// What was predicted of caches, and what replies told.
     #[inline]
     pub fn predictions(&self) -> &Predictions {
         &self.predictions
     }
 
-    /// Those that wait for room.
+    /// The requests that wait for room.
     #[inline]
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// What engines let in.
+    /// The credentials that engines have let in.
     #[inline]
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
@@ -104,19 +104,19 @@ impl Counters {
         self.loads.sum(0..ENDPOINTS_MAX as u16)
     }
 
-    /// Counts a request at the choice, before anything is awaited, so that a burst never sees zeros.
-    /// `None` when the endpoint has `slots` requests by now: choose again. Without a bound (and with a
-    /// slot that exists) it always admits.
+    /// Counts a request at the choice, before anything is awaited, so that no request of a burst sees zeros.
+    /// `None` if the endpoint has `slots` requests by now: choose again. Without a bound, and at a
+    /// slot that exists, it always admits.
     #[inline]
     pub fn try_admit(&'static self, id: EndpointId, slots: Option<u32>) -> Option<Admission> {
         self.try_admit_below(id, Caps { counted: slots.unwrap_or(u32::MAX), ..Caps::NONE })
     }
 
-    /// The same, bounded by what runs there as well.
+    /// The same with more bounds: also on what runs there.
     #[inline]
     pub fn try_admit_below(&'static self, id: EndpointId, caps: Caps) -> Option<Admission> {
         let Cells { in_flight, trial, .. } = self.loads.cells(id.slot)?;
-        // Before it is counted, and off again after: it must never look as if it were from before the trial.
+        // It joins before it is counted and leaves after, so that it never looks like a request from before the trial.
         let joined = trial.join();
         if !in_flight.begins(caps) {
             trial.leave(joined);
@@ -134,8 +134,8 @@ impl Counters {
         })
     }
 
-    /// For control, which lets an endpoint be tried again: see [`Outcomes::on_trial`]. What is in flight there is from
-    /// before, and no part of the trial.
+    /// Begins a trial of an endpoint; called by control. See [`Outcomes::on_trial`]. Requests in flight there are no
+    /// part of the trial.
     pub fn on_trial(&self, slot: u16) {
         if let Some(cells) = self.loads.cells(slot) {
             cells.trial.begin();
@@ -143,43 +143,44 @@ impl Counters {
         self.outcomes.on_trial(slot);
     }
 
-    /// For control: its trial is over, whatever came of it.
+    /// Ends its trial, however it went; called by control.
     pub fn trial_over(&self, slot: u16) {
         if let Some(cells) = self.loads.cells(slot) {
             cells.trial.end();
         }
     }
 
-    /// For control, which gives the slot to another endpoint: it begins with nothing that was learnt of the one before.
+    /// Forgets what was learnt of a slot's endpoint; called by control before another one gets the slot.
     pub fn forget(&self, slot: u16) {
         self.outcomes.forget(slot);
         self.predictions.forget(slot);
         self.loads.forget(slot);
     }
 
-    /// A prompt of a pool was chosen for, whose endpoint holds so much of it.
+    /// Counts a choice for a prompt of `tokens` tokens, of which the chosen endpoint holds `held`, into the pool's
+    /// means.
     #[inline]
     pub fn prompt(&self, pool: PoolId, tokens: u32, held: u32) {
         self.loads.prompt(pool, tokens, held);
     }
 
-    /// An answer of a pool has ended, and was so long.
+    /// Counts an answer of `tokens` tokens into the pool's mean.
     #[inline]
     pub fn answer(&self, pool: PoolId, tokens: u32) {
         self.loads.answer(pool, tokens);
     }
 
-    /// So many answers of a pool have ended, and were so long in the mean.
+    /// Counts `count` answers of `tokens` tokens in the mean.
     pub fn answers(&self, pool: PoolId, count: u64, tokens: u32) {
         (0..count.min(ANSWERS_MAX)).for_each(|_| self.loads.answer(pool, tokens));
     }
 
-    /// Releases that found nothing to release: always 0 unless the front has a fault.
+    /// Releases at a count of 0: there are none unless the front has a fault.
     pub fn underflow(&self) -> u64 {
         self.underflow.load(Ordering::Relaxed)
     }
 
-    /// Takes one request off; at zero it stays zero and is counted, since a wrapped counter would keep
+    /// Takes one request off. A count of 0 stays 0, and that is counted: a wrapped counter would keep
     /// its endpoint out of every choice for ever.
     fn release(&self, slot: u16, charged: bool) {
         let Some(Cells { in_flight, .. }) = self.loads.cells(slot) else { return };
@@ -188,7 +189,7 @@ impl Counters {
         }
     }
 
-    /// Takes tokens off that are pending no more; as [`Counters::release`].
+    /// Takes off tokens that are no longer pending; like [`Counters::release`] never below 0.
     fn settle(&self, slot: u16, tokens: u32) {
         if let Some(Cells { pending, .. }) = self.loads.cells(slot) {
             self.lower(pending, tokens);
@@ -203,19 +204,19 @@ impl Counters {
     }
 }
 
-/// One request in flight on one endpoint. Dropping it, on whatever exit, is the one release.
+/// One request in flight on one endpoint. Dropping it, on whichever exit, is its only release.
 #[derive(Debug)]
 #[must_use = "dropping an admission releases it"]
 pub struct Admission {
     counters: &'static Counters,
     endpoint: EndpointId,
-    /// Which trial of the endpoint it is a request of; 0: of none.
+    /// The trial of the endpoint that it is part of; 0: of none.
     trial: u32,
     /// Its engine counts it as several.
     several: bool,
-    /// It has ended, and stays charged.
+    /// It has ended, and stays charged ([`Admission::stays_charged`]).
     charged: bool,
-    /// What is pending counts no more.
+    /// `pending` is taken off the endpoint's count, and kept here for its rate.
     settled: bool,
     /// Tokens that it has pending there.
     pending: u32,
@@ -223,30 +224,30 @@ pub struct Admission {
     resident: u32,
 }
 
-/// Beyond so many of the same length a mean moves no further.
+/// After so many answers of one length a mean moves no further.
 const ANSWERS_MAX: u64 = 500;
 
 impl Admission {
-    /// Where the request is counted.
+    /// The endpoint at which the request is counted.
     #[inline]
     pub fn endpoint(&self) -> EndpointId {
         self.endpoint
     }
 
-    /// Whether it is its endpoint's trial.
+    /// Whether it is part of its endpoint's trial.
     pub fn is_of_trial(&self) -> bool {
         self.trial != 0
     }
 
-    /// Whatever becomes of it, it is not its endpoint's trial: it counts as one that was open there before.
+    /// Takes it out of its endpoint's trial: it counts like a request from before.
     pub fn give_up_trial(&mut self) {
         if let Some(Cells { trial, .. }) = self.counters.loads.cells(self.endpoint.slot) {
             trial.leave(std::mem::take(&mut self.trial));
         }
     }
 
-    /// The request asks its endpoint to compute so many tokens of its prompt. Once, when it has them, or is to have
-    /// them at once.
+    /// Counts the prompt tokens that its endpoint has to compute. To be called once, when the prompt was sent or is
+    /// about to be.
     pub fn computes(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
         if let Some(Cells { pending, dispatched, .. }) = self.counters.loads.cells(self.endpoint.slot) {
@@ -256,7 +257,7 @@ impl Admission {
         }
     }
 
-    /// Its prompt, and what is expected of its answer, occupy so many tokens there until its end. Once, as above.
+    /// Counts the tokens that its prompt and its expected answer occupy there until its end. To be called once, too.
     pub fn occupies(&mut self, tokens: u32) {
         let tokens = tokens.min(TOKENS_MAX);
         if let Some(Cells { resident, .. }) = self.counters.loads.cells(self.endpoint.slot) {
@@ -265,17 +266,17 @@ impl Admission {
         }
     }
 
-    /// Its prompt has so many bytes, and was sent.
+    /// Counts the bytes of its prompt, which was sent.
     pub fn prompted(&self, bytes: u64) {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes);
     }
 
-    /// It was refused: its endpoint counts none of them.
+    /// Takes these bytes off again: its endpoint refused it, and counts none of them.
     pub fn unprompted(&self, bytes: u64) {
         self.counters.loads.prompt_sent(self.endpoint.slot, bytes.wrapping_neg());
     }
 
-    /// It has ended, and stays in flight for choices alone: nobody is kept out by a cap for it, nor waits for room.
+    /// Leaves it counted in flight for choices after its end. No cap and no wait for room counts it any more.
     pub fn stays_charged(&mut self) {
         if let Some(Cells { in_flight, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.charged) {
             self.vacates();
@@ -284,7 +285,7 @@ impl Admission {
         }
     }
 
-    /// Its engine has nothing of it any more.
+    /// Takes off what it occupies at its engine.
     fn vacates(&mut self) {
         let Some(Cells { resident, several, .. }) = self.counters.loads.cells(self.endpoint.slot) else { return };
         if std::mem::take(&mut self.several) {
@@ -296,7 +297,7 @@ impl Admission {
         }
     }
 
-    /// Its engine counts it as several requests.
+    /// Notes that its engine counts it as several requests.
     pub fn counts_several(&mut self) {
         if let Some(Cells { several, .. }) = self.counters.loads.cells(self.endpoint.slot).filter(|_| !self.several) {
             several.fetch_add(1, Ordering::Relaxed);
@@ -304,20 +305,20 @@ impl Admission {
         }
     }
 
-    /// How long it may take to compute what is pending, in microseconds; 0: nothing is.
+    /// How long its endpoint may take to compute its pending tokens, in microseconds; 0: it has none.
     pub fn prefill_micros(&self) -> u64 {
         let pending = if self.settled { 0 } else { self.pending };
         u64::from(pending) * 1_000_000 / u64::from(self.counters.loads.prefill_rate(self.endpoint.slot))
     }
 
-    /// The first token came so long after the request was sent: as [`Admission::computed`], and its endpoint's rate is
-    /// learnt.
+    /// Like [`Admission::computed`], and learns its endpoint's rate: the first token came `micros` after the request
+    /// was sent.
     pub fn timed(&mut self, micros: u64) {
         self.counters.loads.prefilled(self.endpoint.slot, self.pending, micros);
         self.computed();
     }
 
-    /// It has computed them: the first token is there. Does nothing the second time.
+    /// The first token is there: no prompt tokens are pending any more. Does nothing the second time.
     #[inline]
     pub fn computed(&mut self) {
         if self.pending != 0 {
@@ -326,8 +327,8 @@ impl Admission {
         }
     }
 
-    /// Nothing of it is pending any more, and whether it was computed will show: its endpoint's rate may still be
-    /// learnt.
+    /// Takes its prompt tokens off the pending ones before it is known whether they were computed; its endpoint's rate
+    /// may still be learnt from them.
     pub fn may_be_computed(&mut self) {
         if self.pending != 0 && !std::mem::replace(&mut self.settled, true) {
             self.counters.settle(self.endpoint.slot, self.pending);

@@ -1,8 +1,8 @@
-//! What requests learn about their endpoints, by slot: how many failed in a row, who is barred for it, and what control
-//! has to look into.
+//! What requests learn about their endpoints, by slot: how many failed in a row, which endpoints are barred for it, and
+//! what control has to look into.
 //!
-//! Shards write, control reads and turns it into [`crate::fleet::Health`]. A bar holds at once, on every shard, until
-//! control has published a snapshot that says the same.
+//! Shards write this; control reads it and turns it into [`crate::fleet::Health`]. A bar holds on every shard at once,
+//! until control has published a snapshot that says the same.
 
 use super::stats::Count;
 use crate::atomics::{AtomicU8, AtomicU32, Ordering};
@@ -22,28 +22,28 @@ struct Slot {
     faults: AtomicU32,
     /// Good answers that ended a row of faults (wraps).
     recoveries: AtomicU32,
-    /// Whether nothing new goes there, and why: 0 or a [`Barred`].
+    /// Whether the endpoint gets nothing new, and why: 0 or a [`Barred`].
     barred: AtomicU8,
-    /// What the last fault was: 0, or the number behind that of its [`Count`].
+    /// The last fault: 0 for none, or one more than the number of its [`Count`].
     last: AtomicU8,
-    /// When somebody had a token, a stream's opening or a whole answer from there, in [`TENTH`]s of the shards' clock;
-    /// 0: never.
+    /// When a client last had a token, a stream's opening or a whole answer from there, in [`TENTH`]s of the shards'
+    /// clock; 0: never.
     gave: AtomicU32,
-    /// When a kept connection to it was found dead, counted likewise.
+    /// When a kept connection to it was last found dead, in the same unit.
     kept_died: AtomicU32,
     /// Failed connects (wraps); control reads them between probes.
     connect_failures: AtomicU32,
-    /// Requests that were answered 404 (wraps); for control, which then asks what is served there.
+    /// Requests that were answered 404 (wraps): control then asks what is served there.
     not_found: AtomicU32,
 }
 
-/// Why a shard has nothing new go to an endpoint.
+/// Why a shard sends nothing new to an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Barred {
-    /// It failed so many in a row.
+    /// [`FAULTS_IN_A_ROW_MAX`] requests failed there in a row.
     ForFaults = 1,
-    /// It said that it ends.
+    /// It said that it is shutting down.
     ByItsWord = 2,
 }
 
@@ -53,10 +53,11 @@ impl Barred {
     }
 }
 
-/// As fine as silences are told apart, in microseconds: an instant is written no more often.
+/// Resolution of these instants, in microseconds, and the most often that one is written.
 const TENTH: u64 = 100_000;
 
-/// How often a stream that goes on tells that it does: each telling waits for memory that no other token touches.
+/// How often a stream in progress writes [`Outcomes::gives`]. Not at each token: the write waits for memory that no
+/// other token touches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Telling {
     /// In microseconds, a power of two.
@@ -64,18 +65,18 @@ pub struct Telling {
 }
 
 impl Telling {
-    /// Each 4.2 s, and where a silence is too long that may lie between two of these, each 0.07 s.
+    /// Each 4.2 s; or each 0.07 s if a timeout is so short that a silence between two writes could exceed it.
     pub fn of(limits: &Limits) -> Telling {
         let timeouts = [limits.reply_head_timeout_ms, limits.first_token_timeout_ms, limits.inter_chunk_timeout_ms];
-        // What others had within twice this one counts.
+        // Twice this one: for so long it counts what other clients had from there.
         let mut timeouts = timeouts.into_iter().chain([limits.deserted_timeout_ms.saturating_mul(2)]);
         let seldom = Telling::default().every;
-        // Its tokens may be nearly as far apart.
+        // Twice the interval: the tokens themselves may be nearly that far apart.
         let is_short = timeouts.any(|timeout| timeout.saturating_mul(1_000) < 2 * seldom + TENTH);
         Telling { every: if is_short { 1 << 16 } else { seldom } }
     }
 
-    /// Whether it tells again, with a token `now`, one having come `before`.
+    /// Whether a token at `now` is to be written, if the one before came at `before`; both in microseconds.
     #[inline]
     pub fn is_due(self, before: u64, now: u64) -> bool {
         before ^ now >= self.every
@@ -99,43 +100,44 @@ impl Default for Outcomes {
 }
 
 impl Slot {
-    /// True where that is new; else the first reason stays.
+    /// Bars the endpoint; true if it was not barred. Otherwise the first reason stays.
     fn bar(&self, why: Barred) -> bool {
         self.barred.compare_exchange(0, why as u8, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 }
 
-/// What control reads of one slot; compare with what was read before.
+/// What control reads of one slot, to compare with its last reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Faults since the last good answer.
     pub in_a_row: u32,
     /// All faults since the start of the process (wraps).
     pub faults: u32,
-    /// Good answers behind a fault since the start of the process (wraps).
+    /// Good answers that ended a row of faults since the start of the process (wraps).
     pub recoveries: u32,
-    /// By a shard. With the bar, as a good answer may end the row that led to it before control looks.
+    /// Why a shard barred it, if one did. `in_a_row` does not tell: a good answer may end the row before control looks.
     pub barred: Option<Barred>,
 }
 
-/// How it stands with what an endpoint gives; for words alone.
+/// What an endpoint last did; only for log lines and pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Given {
-    /// What the last fault was.
+    /// The last fault.
     pub last: Option<Count>,
-    /// Becomes another one where anybody has something from there.
+    /// Changes each time that a client has something from there; see [`Outcomes::gives`].
     pub gave: u32,
 }
 
 impl Outcomes {
-    /// What the next fault is told to be, before it is counted as the one that bars.
+    /// Notes what kind of fault the next [`Outcomes::fault`] is: before it, so that a bar is told with its reason.
     pub fn fails_by(&self, slot: u16, kind: Count) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.last.store(kind as u8 + 1, Ordering::Relaxed);
         }
     }
 
-    /// A request failed by the endpoint's fault. The last of [`FAULTS_IN_A_ROW_MAX`] bars it; true: just now.
+    /// Counts a request that failed by the endpoint's fault, and bars it at [`FAULTS_IN_A_ROW_MAX`] in a row; true if
+    /// it does so now.
     pub fn fault(&self, slot: u16) -> bool {
         let Some(cell) = self.slots.get(slot as usize) else { return false };
         cell.faults.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +145,8 @@ impl Outcomes {
         in_a_row >= FAULTS_IN_A_ROW_MAX && cell.bar(Barred::ForFaults)
     }
 
-    /// A request was answered well, to its last byte or as far as a trial goes. Costs a read while nothing is wrong.
+    /// Counts a request that was answered well, to its last byte or as far as a trial asks. Costs a read while nothing
+    /// is wrong.
     #[inline]
     pub fn good(&self, slot: u16) {
         let Some(cell) = self.slots.get(slot as usize) else { return };
@@ -153,7 +156,7 @@ impl Outcomes {
         }
     }
 
-    /// Somebody has something from there at `now`, in microseconds. Costs a read, mostly.
+    /// Notes that a client has something from there at `now`, in microseconds. Costs a read, mostly.
     #[inline]
     pub fn gives(&self, slot: u16, now: u64) {
         let Some(cell) = self.slots.get(slot as usize) else { return };
@@ -162,26 +165,26 @@ impl Outcomes {
         }
     }
 
-    /// Whether anybody had anything from there in a later tenth of a second.
+    /// Whether any client had something from there in a later tenth of a second than that of `since`.
     pub fn gave_since(&self, slot: u16, since: u64) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.gave.load(Ordering::Relaxed) > tenths(since))
     }
 
-    /// One of the connections kept to it was dead when it was used, at `now` in microseconds: those that idled then, on
-    /// any shard, went the same way.
+    /// Notes that a kept connection to it was dead when used, at `now` in microseconds: others that were idle then, on
+    /// any shard, are taken to be dead as well.
     pub fn kept_died(&self, slot: u16, now: u64) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.kept_died.store(tenths(now), Ordering::Relaxed);
         }
     }
 
-    /// Whether one was found dead in the tenth of a second of `since`, or later.
+    /// Whether a kept connection was found dead in the tenth of a second of `since`, or later.
     #[inline]
     pub fn kept_died_since(&self, slot: u16, since: u64) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.kept_died.load(Ordering::Relaxed) >= tenths(since))
     }
 
-    /// A connect to it failed.
+    /// Counts a connect that failed.
     pub fn connect_failed(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.connect_failures.fetch_add(1, Ordering::Relaxed);
@@ -193,19 +196,19 @@ impl Outcomes {
         self.slots.get(slot as usize).map_or(0, |cell| cell.connect_failures.load(Ordering::Relaxed))
     }
 
-    /// An engine answered that it has no such model, or path.
+    /// Counts a request that an engine answered 404.
     pub fn was_not_found(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.not_found.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often one at this slot did since start (wraps); compare with the value read before.
+    /// Requests answered 404 at this slot since start (wraps); compare with the value read before.
     pub fn not_found(&self, slot: u16) -> u32 {
         self.slots.get(slot as usize).map_or(0, |cell| cell.not_found.load(Ordering::Relaxed))
     }
 
-    /// The endpoint said that it ends: has nothing new go there from now on; true where that is new.
+    /// Bars an endpoint that said that it is shutting down; true if it was not barred.
     pub fn bar(&self, slot: u16) -> bool {
         self.slots.get(slot as usize).is_some_and(|cell| cell.bar(Barred::ByItsWord))
     }
@@ -216,7 +219,7 @@ impl Outcomes {
         self.slots.get(slot as usize).is_some_and(|cell| cell.barred.load(Ordering::Relaxed) != 0)
     }
 
-    /// For control, which lets it be tried again: one fault now counts as the last of a row.
+    /// Takes the bar off for a trial; called by control. One fault then bars the endpoint again.
     pub fn on_trial(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.in_a_row.store(FAULTS_IN_A_ROW_MAX - 1, Ordering::Relaxed);
@@ -224,7 +227,8 @@ impl Outcomes {
         }
     }
 
-    /// For control, which cannot do without it: what it gave it gave, and its streams go on.
+    /// Takes bar and faults off; called by control, which cannot do without the endpoint. When it last gave something
+    /// stays known, since its streams go on.
     pub fn spare(&self, slot: u16) {
         if let Some(cell) = self.slots.get(slot as usize) {
             cell.in_a_row.store(0, Ordering::Relaxed);
@@ -232,7 +236,8 @@ impl Outcomes {
         }
     }
 
-    /// For control, which gives the slot to another endpoint, or found another process there.
+    /// Forgets bar, faults and when it last gave something; called by control, which gives the slot to another endpoint
+    /// or found another process there.
     pub fn forget(&self, slot: u16) {
         self.spare(slot);
         if let Some(cell) = self.slots.get(slot as usize) {
@@ -240,7 +245,7 @@ impl Outcomes {
         }
     }
 
-    /// Behind [`Outcomes::read`], if that is to tell of the fault that barred it.
+    /// What it last did. Call it after [`Outcomes::read`] for the fault that led to the bar read there.
     pub fn given(&self, slot: u16) -> Given {
         self.slots.get(slot as usize).map_or_else(Given::default, |cell| Given {
             last: usize::from(cell.last.load(Ordering::Relaxed))
@@ -251,7 +256,7 @@ impl Outcomes {
         })
     }
 
-    /// What stands at a slot now.
+    /// What is counted at a slot now.
     pub fn read(&self, slot: u16) -> Outcome {
         self.slots.get(slot as usize).map_or_else(Outcome::default, |cell| Outcome {
             recoveries: cell.recoveries.load(Ordering::Acquire),

@@ -1,24 +1,24 @@
-//! What was predicted of the engines' caches, and what replies told of them, by slot. Shards write, control reads and
-//! compares with what it read before: nothing is ever taken back.
+//! What was predicted of the engines' caches, and what replies told of them, by slot. Shards write; control reads, and
+//! compares with its last reading. No count is ever lowered.
 
 use crate::atomics::{AtomicU64, Ordering};
 use crate::fleet::{METHODS, Method};
 use crate::limits::ENDPOINTS_MAX;
 
-/// What was thought of a request when it was sent.
+/// What was predicted of a request when it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prediction {
-    /// How.
+    /// How it was predicted.
     pub method: Method,
-    /// Tokens of its prompt, estimated.
+    /// Estimated tokens of its prompt.
     pub tokens: u32,
-    /// Of these, in its endpoint's cache.
+    /// Of these, tokens thought to be in its endpoint's cache.
     pub held: u32,
-    /// Bytes of text that they were estimated from; 0: not from text alone.
+    /// Bytes of text that `tokens` was estimated from; 0: not from text alone.
     pub text_bytes: u64,
-    /// They are those of several prompts, and what is held is the first one's.
+    /// `tokens` are those of several prompts, and `held` is the first one's alone.
     pub batch: bool,
-    /// Replies of its API tell what was cached where the engine was told to, and some engines leave a zero out.
+    /// Replies of its API may tell what was cached, depending on the engine's flags, and some engines leave a zero out.
     pub omits_zero: bool,
 }
 
@@ -33,13 +33,13 @@ struct Slot {
     methods: [Cells; METHODS],
     text_bytes: AtomicU64,
     text_tokens: AtomicU64,
-    /// So many replies more that do not tell what was cached are taken to have left a zero out.
+    /// How many more replies without a count of cached tokens are taken for zeros; see [`ZEROS_MAX`].
     zeros: AtomicU64,
 }
 
-/// Replies in a row without a count, behind one with it, that are taken for zeros: enough for three windows of doubt.
-/// An engine that was started anew and does not tell any more may be doubted once for it; beyond them what it counts
-/// itself is compared, as of any that does not tell.
+/// How many replies in a row without a count of cached tokens, after one with it, are taken for zeros: enough for three
+/// windows of doubt. An engine that was restarted without the flag may be doubted once for it. After that its own
+/// counters are compared, as for any engine whose replies do not tell.
 const ZEROS_MAX: u64 = 64;
 
 #[derive(Debug, Default)]
@@ -67,22 +67,22 @@ pub struct Compared {
     pub requests: u64,
     /// Tokens thought to be in the cache.
     pub predicted: u64,
-    /// Tokens that were.
+    /// Tokens that were in it.
     pub cached: u64,
-    /// Tokens predicted too many, of each request.
+    /// Sum, over requests, of the tokens predicted too many.
     pub over: u64,
-    /// Tokens predicted too few, of each request.
+    /// Sum, over requests, of the tokens predicted too few.
     pub under: u64,
 }
 
 impl Compared {
-    /// Of one comparison.
+    /// One comparison, of these requests together.
     pub fn of(requests: u64, predicted: u64, cached: u64) -> Compared {
         let (over, under) = (predicted.saturating_sub(cached), cached.saturating_sub(predicted));
         Compared { requests, predicted, cached, over, under }
     }
 
-    /// What came since.
+    /// The counts that came since `before`.
     #[must_use]
     pub fn since(self, before: Compared) -> Compared {
         Compared {
@@ -94,7 +94,7 @@ impl Compared {
         }
     }
 
-    /// More of the same.
+    /// Adds other counts.
     pub fn add(&mut self, more: Compared) {
         self.requests += more.requests;
         self.predicted += more.predicted;
@@ -104,21 +104,21 @@ impl Compared {
     }
 }
 
-/// What was sent to one endpoint with a prediction, whatever was told of it; estimated.
+/// What was sent to one endpoint with a prediction, whether its replies told of the cache or not; tokens are estimated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
     /// Requests.
     pub requests: u64,
     /// Tokens of their prompts.
     pub tokens: u64,
-    /// Of these, thought to be in its cache.
+    /// Of these tokens, those thought to be in its cache.
     pub held: u64,
     /// Of these requests, those whose reply told what was in its cache.
     pub told: u64,
 }
 
 impl Asked {
-    /// What came since.
+    /// The counts that came since `before`.
     #[must_use]
     pub fn since(self, before: Asked) -> Asked {
         Asked {
@@ -129,7 +129,7 @@ impl Asked {
         }
     }
 
-    /// More of the same.
+    /// Adds other counts.
     pub fn add(&mut self, more: Asked) {
         self.requests = self.requests.wrapping_add(more.requests);
         self.tokens = self.tokens.wrapping_add(more.tokens);
@@ -138,7 +138,7 @@ impl Asked {
     }
 }
 
-/// Text that was sent to one endpoint, and what its replies called that.
+/// Text that was sent to one endpoint, and the tokens that its replies counted for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Text {
     /// Bytes of prompts.
@@ -148,7 +148,7 @@ pub struct Text {
 }
 
 impl Predictions {
-    /// A request was sent.
+    /// Counts a request that was sent.
     pub fn asked(&self, slot: u16, prediction: &Prediction) {
         let Some(cells) = self.cells(slot, prediction.method) else { return };
         raise(&cells.asked, 1);
@@ -156,11 +156,13 @@ impl Predictions {
         raise(&cells.asked_held, prediction.held.into());
     }
 
-    /// Its reply told how many tokens its prompt had, and perhaps how many of them were cached. What was predicted from
-    /// bytes is the same part of those as it was of the estimate: an estimate that is too long says nothing wrong of
-    /// the cache. What was predicted from what the engine said is in its tokens. Of a batch the reply tells of all
-    /// prompts together, and nothing was predicted of those behind the first. SGLang says nothing of the cache where
-    /// nothing of the prompt was there, as vLLM did once: where replies told before, that is a zero.
+    /// Counts a reply that told how many tokens its prompt had, and perhaps how many of them were cached.
+    ///
+    /// `warm` estimates tokens from bytes: its prediction is scaled by the real over the estimated length, so that a
+    /// wrong estimate of the length is no error about the cache. `precise` predicts in the engine's own tokens. A batch
+    /// is not compared: the reply tells of all prompts together, and only the first one's cache was predicted. SGLang
+    /// leaves the count out if nothing of the prompt was cached, as vLLM once did: after replies with a count, none
+    /// means zero.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
             raise(&text.text_bytes, prediction.text_bytes);
@@ -180,7 +182,7 @@ impl Predictions {
         raise(&cells.told, 1);
     }
 
-    /// What is learnt there next is of another engine, which may tell of no cache at all.
+    /// Takes no more replies without a count for zeros: another engine gets the slot, and may never tell of its cache.
     pub fn forget(&self, slot: u16) {
         if let Some(slot) = self.slots.get(usize::from(slot)) {
             slot.zeros.store(0, Ordering::Relaxed);
@@ -191,7 +193,7 @@ impl Predictions {
         let zeros = self.slots.get(slot as usize).filter(|_| prediction.omits_zero).map(|slot| &slot.zeros);
         match (cached, zeros) {
             (Some(_), Some(zeros)) => zeros.store(ZEROS_MAX, Ordering::Relaxed),
-            // Where nothing was predicted a zero says nothing.
+            // If nothing was predicted a zero says nothing.
             (None, Some(zeros)) if prediction.held > 0 => {
                 let one = |zeros: u64| zeros.checked_sub(1);
                 return zeros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_ok().then_some(0);
@@ -201,7 +203,7 @@ impl Predictions {
         cached
     }
 
-    /// What replies of one endpoint told, of predictions by one method.
+    /// Predictions by one method for one endpoint, compared with its replies.
     pub fn compared(&self, slot: u16, method: Method) -> Compared {
         self.cells(slot, method).map_or_else(Compared::default, |cells| Compared {
             requests: read(&cells.told),
@@ -212,7 +214,7 @@ impl Predictions {
         })
     }
 
-    /// What one endpoint was sent, of predictions by one method.
+    /// What one endpoint was sent with predictions by one method.
     pub fn sent(&self, slot: u16, method: Method) -> Asked {
         self.cells(slot, method).map_or_else(Asked::default, |cells| Asked {
             requests: read(&cells.asked),
@@ -222,14 +224,14 @@ impl Predictions {
         })
     }
 
-    /// What one endpoint was sent, of all predictions.
+    /// What one endpoint was sent with predictions by all methods.
     pub fn sent_in_all(&self, slot: u16) -> Asked {
         let mut all = Asked::default();
         Method::ALL.into_iter().for_each(|method| all.add(self.sent(slot, method)));
         all
     }
 
-    /// What replies of one endpoint told of text.
+    /// The text that one endpoint was sent, and its tokens.
     pub fn text(&self, slot: u16) -> Text {
         let text = |slot: &Slot| Text { bytes: read(&slot.text_bytes), tokens: read(&slot.text_tokens) };
         self.slots.get(slot as usize).map_or_else(Text::default, text)

@@ -1,5 +1,5 @@
-//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Where it is full they
-//! are counted by their status alone: what is seen for the first time then may be what an alarm waits for.
+//! Finished requests by pool, endpoint, status and reason: a fixed table, no allocation, no lock. Once it is full, new
+//! combinations are counted by their status alone: they may be what an alarm waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,9 +7,9 @@ use crate::limits::LABELLED_POOLS_MAX;
 
 /// Rows of one shard's table: 256 KiB. 500 endpoints with 30 combinations each fit.
 const ROWS: usize = 16 << 10;
-/// A row is looked for this far; then the request is counted as overflow.
+/// How many rows are tried for a key; then the request is counted as overflow.
 const PROBES_MAX: usize = 64;
-/// Those of three digits, and 0.
+/// Statuses of up to three digits, and 0.
 const STATUSES: usize = 1_000;
 /// Set in every key, so that none is 0.
 const TAKEN: u64 = 1 << 63;
@@ -17,7 +17,7 @@ const TAKEN: u64 = 1 << 63;
 /// What finished requests are counted by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestKey {
-    /// Endpoint slot; [`RequestKey::NONE`] when none was chosen, or what we lack kept the request from it.
+    /// Endpoint slot; [`RequestKey::NONE`] when none was chosen, or a lack of ours kept the request from it.
     pub slot: u16,
     /// Labelled pool; [`RequestKey::NONE`] when none was selected.
     pub pool: u16,
@@ -33,7 +33,7 @@ impl RequestKey {
     /// No reason.
     pub const NO_REASON: u8 = u8::MAX;
 
-    /// What a request without a row is counted by.
+    /// The key of a request without a row.
     fn of_status(status: u16) -> RequestKey {
         let (pool, slot, reason) = (LABELLED_POOLS_MAX as u16, RequestKey::NONE, RequestKey::NO_REASON);
         RequestKey { pool, slot, status, reason }
@@ -49,12 +49,12 @@ impl RequestKey {
     }
 }
 
-/// Written by one shard, read by control.
+/// One shard's table: written by the shard, read by control.
 #[derive(Debug)]
 pub(super) struct Requests {
     /// Key (0: free) and count.
     rows: Box<[(AtomicU64, AtomicU64)]>,
-    /// Those that found no row, by status.
+    /// Requests that found no row, by status.
     rowless: Box<[AtomicU64]>,
     overflow: AtomicU64,
 }
@@ -80,7 +80,7 @@ impl Requests {
                 other if other != packed => continue,
                 _ => {}
             }
-            // A reader between the two stores sees a row of 0, which says nothing wrong.
+            // A reader between the two stores sees a count of 0, which is not wrong.
             return super::stats::add(count, 1);
         }
         super::stats::add(&self.overflow, 1);
@@ -89,7 +89,7 @@ impl Requests {
         }
     }
 
-    /// Adds what is counted at the slots that are wanted, in no order.
+    /// Appends the counts at wanted slots, in no order.
     pub(super) fn add_to(&self, counts: &mut Vec<(RequestKey, u64)>, wanted: &impl Fn(u16) -> bool) {
         let taken = self.rows.iter().map(|(taken, count)| (taken.load(Ordering::Relaxed), count));
         let rows = taken.filter(|(key, _)| *key != 0).map(|(key, count)| (RequestKey::unpack(key), count));

@@ -1,4 +1,4 @@
-//! What a policy that only looks on would have done, beside what was done: by pool and by that policy.
+//! What a shadow policy would have done, beside what was done; by pool and shadow policy.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,29 +8,30 @@ use crossbeam::utils::CachePadded;
 use super::stats::add;
 use crate::limits::LABELLED_POOLS_MAX;
 
-/// What is counted. Tokens are those of requests whose prompts were looked up and for which both chose somebody.
+/// What is counted. Tokens are those of requests whose prompts were looked up and for which both policies chose an
+/// endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Shadowed {
-    /// Choices of the endpoint that was chosen.
+    /// Requests for which the shadow chose the same endpoint.
     Agreed,
-    /// Choices of another one.
+    /// Requests for which it chose another one.
     Differed,
-    /// Choices of nobody.
+    /// Requests for which it chose none.
     Nobody,
-    /// Requests not looked at because too many were chosen for in one turn of their shard.
+    /// Requests that the shadow skipped because too many were chosen for in one turn of their shard.
     Skipped,
-    /// Tokens of prompts that the endpoint chosen was thought to hold,
+    /// Prompt tokens that the chosen endpoint was thought to hold.
     HeldThere,
-    /// that it had to compute,
+    /// Prompt tokens that it had to compute.
     NewThere,
-    /// and these with those that it had to compute before.
+    /// The same, with the tokens of other requests that it had to compute before them.
     CostThere,
-    /// The same of the endpoint that would have been chosen,
+    /// [`Shadowed::HeldThere`] of the shadow's endpoint.
     HeldInstead,
-    /// to compute,
+    /// [`Shadowed::NewThere`] of the shadow's endpoint.
     NewInstead,
-    /// and with those before.
+    /// [`Shadowed::CostThere`] of the shadow's endpoint.
     CostInstead,
 }
 
@@ -38,17 +39,17 @@ impl Shadowed {
     const COUNT: usize = Shadowed::CostInstead as usize + 1;
 }
 
-/// Numbers of policies that there are places for.
+/// How many policies there are places for.
 pub const POLICIES: usize = 7;
 
 type Cells = CachePadded<[[AtomicU64; Shadowed::COUNT]; POLICIES]>;
 
-/// The counts of one shard; none of its memory is there before the first.
+/// The counts of one shard. Its memory is allocated at the first.
 #[derive(Debug, Default)]
 pub struct Shadows(OnceLock<Box<[Cells]>>);
 
 impl Shadows {
-    /// For the shard alone: two writers would lose counts.
+    /// Adds `n`. For the shard alone: two writers would lose counts.
     #[inline]
     pub(super) fn add(&self, pool: u16, policy: u8, what: Shadowed, n: u64) {
         let pools = self.0.get_or_init(|| (0..=LABELLED_POOLS_MAX).map(|_| Cells::default()).collect());

@@ -29,11 +29,11 @@ use crate::limits::LABELLED_POOLS_MAX;
 pub enum Timing {
     /// From the request's last byte to the first token, the wait in the queue included.
     FirstToken,
-    /// Between two reads of a stream behind its first token.
+    /// Between two reads of a stream after its first token.
     InterToken,
     /// From the request's first byte to the reply's last.
     Total,
-    /// In the queue, of those that were released from it.
+    /// In the queue, for requests that were released from it.
     Queue,
 }
 
@@ -55,7 +55,7 @@ impl Timing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Work {
-    /// Looking into one body.
+    /// Scanning one body.
     Scan,
     /// Choosing an endpoint.
     Choose,
@@ -76,7 +76,7 @@ pub enum Gauge {
     Upstreams,
     /// Bytes of held bodies and heads.
     HeldBytes,
-    /// Most of these that it may have.
+    /// Most of these bytes that it may have.
     HeldBytesMax,
     /// Requests that it has counted in flight at endpoints.
     InFlight,
@@ -88,7 +88,7 @@ impl Gauge {
         [Gauge::Connections, Gauge::Upstreams, Gauge::HeldBytes, Gauge::HeldBytesMax, Gauge::InFlight];
 }
 
-/// Adds by load and store: a cell has one writer, which needs no locked instruction.
+/// Adds by load and store: a cell has one writer, so that no locked instruction is needed.
 #[inline]
 pub(super) fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Stats {
         self.shards.len()
     }
 
-    /// Every shard chooses by the snapshot of this epoch or a later one, and by none before it any more.
+    /// The oldest epoch that any shard chooses by: all choose by its snapshot or a later one.
     pub fn epoch(&self) -> u64 {
         self.shards.iter().map(|shard| shard.epoch.load(Ordering::Acquire)).min().unwrap_or(0)
     }
@@ -131,7 +131,7 @@ impl Stats {
         self.shards.iter().map(|shard| shard.gauges[gauge as usize].load(Ordering::Relaxed)).sum()
     }
 
-    /// Finished requests at the slots that are wanted, by their keys in order: sorted at once, since there may be a
+    /// Finished requests at wanted slots, in the order of their keys; sorted once at the end, since there may be a
     /// million rows.
     pub fn requests(&self, wanted: impl Fn(u16) -> bool) -> Vec<(RequestKey, u64)> {
         let mut sums = Vec::new();
@@ -150,7 +150,8 @@ impl Stats {
         self.shards.iter().map(|shard| shard.requests.overflow()).sum()
     }
 
-    /// How many of a pool's requests ended so; pools from [`LABELLED_POOLS_MAX`] on, and those of none, are one.
+    /// How many of a pool's requests ended like this; pools from [`LABELLED_POOLS_MAX`] on, and requests of no pool,
+    /// are one.
     pub fn ended(&self, pool: u16, ended: Ended) -> u64 {
         self.shards.iter().map(|shard| shard.endings.of(pool, ended)).sum()
     }
@@ -167,13 +168,13 @@ impl Stats {
         reading
     }
 
-    /// What a policy that looks on, given by its number, would have done in a pool; pools from [`LABELLED_POOLS_MAX`]
-    /// on are one.
+    /// A count of what a shadow policy, given by its number, would have done in a pool; pools from
+    /// [`LABELLED_POOLS_MAX`] on are one.
     pub fn shadowed(&self, pool: u16, policy: u8, what: Shadowed) -> u64 {
         self.shards.iter().map(|shard| shard.shadows.of(pool, policy, what)).sum()
     }
 
-    /// Times to first token of what was sent to a slot.
+    /// Times to first token of the requests sent to a slot.
     pub fn first_tokens(&self, slot: u16) -> Reading {
         let mut reading = Reading::new(&FIRST_TOKEN);
         self.shards.iter().for_each(|shard| shard.first_tokens.add_to(slot, &mut reading));
@@ -260,7 +261,7 @@ impl ShardStats {
         self.requests.count(RequestKey { pool, ..key });
     }
 
-    /// Counts how one of the pool's requests ended; of no pool as [`RequestKey::NONE`].
+    /// Counts how one of the pool's requests ended; [`RequestKey::NONE`]: of no pool.
     #[inline]
     pub fn ends(&self, pool: u16, ended: Ended) {
         self.endings.count(pool, ended);
@@ -278,13 +279,13 @@ impl ShardStats {
         self.pools[labelled(pool)][timing as usize].observe(timing.bounds(), micros);
     }
 
-    /// Counts what a policy that looks on would have done for one of the pool's requests.
+    /// Counts what a shadow policy would have done for one of the pool's requests.
     #[inline]
     pub fn shadow(&self, pool: u16, policy: u8, what: Shadowed, n: u64) {
         self.shadows.add(pool, policy, what, n);
     }
 
-    /// Counts the time in which the endpoint in `slot` began a stream: from a request that was sent to its first token.
+    /// Counts the time from the sending of a request to the endpoint in `slot` until its first token.
     #[inline]
     pub fn first_token_of(&self, slot: u16, micros: u64) {
         self.first_tokens.observe(slot, micros);
@@ -315,11 +316,11 @@ impl ShardStats {
 
     /// From now on the shard chooses by the snapshot of this epoch.
     pub fn chooses_by(&self, epoch: u64) {
-        // Release: who reads it also sees what was chosen by those before.
+        // Release: a reader also sees the choices by snapshots before.
         self.epoch.store(epoch, Ordering::Release);
     }
 
-    /// Turns so far. A shard that has work and whose turns stand still hangs.
+    /// Turns so far. A shard that has work and makes no turns hangs.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The loads without one request that is counted in them: what it would find if it were chosen for again.
+//! The loads without one request that is counted in them: as a shadow policy would have found them for it.
 
 use crate::atomics::Ordering;
 use crate::fleet::{ANSWER_TOKENS, Loads, Means, PoolId};
@@ -8,11 +8,11 @@ use crate::fleet::{ANSWER_TOKENS, Loads, Means, PoolId};
 pub struct Own {
     /// Its pool.
     pub pool: PoolId,
-    /// The pool's before it.
+    /// The pool's means before it was counted.
     pub means: Means,
-    /// Where it was counted. Where it is no more, since no connection could be made, one too few is found there.
+    /// The slot where it was counted. If it no longer is, since no connection could be made, the copy has one too few.
     pub slot: u16,
-    /// What it was counted with, where tokens were: how many it has computed, and how many it occupies.
+    /// Its tokens, if they were counted: how many it has computed there, and how many it occupies.
     pub tokens: Option<(u32, u32)>,
 }
 

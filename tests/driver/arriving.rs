@@ -53,7 +53,7 @@ fn a_refused_connect_fails_once<D: Driver>(driver: D) {
     let tag = turns.tag();
     let id = turns.driver.connect(address, tag).unwrap();
     turns.until_told(tag, Told::Failed);
-    // It is not closed yet: it does not come to life meanwhile, nor fails again.
+    // The socket is not closed yet: it must neither come to life meanwhile nor fail again.
     turns.settle();
     assert_eq!(turns.told(tag), [Told::Failed]);
     assert!(!turns.driver.is_quiet(id));
@@ -88,7 +88,7 @@ fn who_connected_is_told<D: Driver>(driver: D) {
     assert_eq!(peers, [stream.local_addr().unwrap()]);
 }
 
-/// One a turn would have them wait for all work of as many turns.
+/// With one arrival a turn the last would wait for the work of as many turns.
 fn arrivals_at_once_take_few_turns<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let _peers: Vec<Peer> = (0..60).map(|_| Peer::connect(turns.address)).collect();
@@ -104,7 +104,7 @@ fn nobody_is_accepted_while_nobody_is_wanted<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let (_, first, mut peer) = turns.accept();
     turns.driver.accept_connections(false);
-    // Some come before the kernel knows, some after.
+    // Some connections come before the kernel knows of the change, some after.
     let mut waiting: Vec<Peer> = (0..4).map(|_| Peer::connect(turns.address)).collect();
     turns.settle();
     waiting.extend((0..4).map(|_| Peer::connect(turns.address)));
@@ -124,7 +124,7 @@ fn nobody_is_accepted_while_nobody_is_wanted<D: Driver>(driver: D) {
     assert!(turns.fresh.is_empty());
 }
 
-/// As a shard does at its last free place: it says so while connections are still being told of.
+/// A shard does this at its last free place: it stops accepting while connections are still being told.
 fn who_is_accepted_last_ends_the_accepting<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let _peers: Vec<Peer> = (0..20).map(|_| Peer::connect(turns.address)).collect();
@@ -146,14 +146,14 @@ fn who_is_accepted_last_ends_the_accepting<D: Driver>(driver: D) {
 }
 
 fn a_closed_listener_refuses<D: Driver>(driver: D) {
-    // Where nobody else listens: a port of 127.0.0.1 that is free again may be another test's.
+    // An address of its own: a port of 127.0.0.1 that is free again may be taken by another test.
     let own = SocketAddr::from(([127, 0, 2, D::NAME.as_bytes()[0]], 0));
     let mut turns = Turns::at(driver, own);
     let (_, tag, mut peer) = turns.accept();
     turns.driver.stop_listening();
     turns.settle();
     assert!(TcpStream::connect(turns.address).is_err());
-    // Its connections are not touched, and the address is free.
+    // The listener's connections are not touched, and its address is free.
     peer.write(b"still here");
     turns.until_received(tag, 10);
     let again = socket::listener(turns.address).unwrap();
@@ -161,10 +161,10 @@ fn a_closed_listener_refuses<D: Driver>(driver: D) {
     turns.accept();
 }
 
-/// At once, not a turn later: whom the kernel took meanwhile it would reset. Also where many connections are closed in
-/// the same turn, which it sees to first.
+/// At once, not a turn later: connections that the kernel took meanwhile would be reset. Also if many connections are
+/// closed in the same turn, which the driver does first.
 fn who_comes_behind_the_last_is_refused<D: Driver>(driver: D) {
-    // As above.
+    // An address of its own, as above.
     let own = SocketAddr::from(([127, 0, 3, D::NAME.as_bytes()[0]], 0));
     let mut turns = Turns::at(driver, own);
     let idle: Vec<_> = (0..100).map(|_| turns.accept()).collect();
@@ -172,7 +172,7 @@ fn who_comes_behind_the_last_is_refused<D: Driver>(driver: D) {
     let mut peers: Vec<Peer> = (0..5).map(|_| Peer::connect(turns.address)).collect();
     idle.iter().for_each(|(id, ..)| turns.driver.close(*id));
     let (mut tags, deadline) = (Vec::new(), Instant::now() + PATIENCE);
-    // Who is connected may come into the queue a moment later.
+    // A connection may come into the listener's queue a moment after its connect.
     while tags.len() < peers.len() {
         assert!(Instant::now() < deadline, "{} of those who wait", tags.len());
         if let Some((id, _)) = turns.driver.accept_last() {
@@ -190,8 +190,8 @@ fn who_comes_behind_the_last_is_refused<D: Driver>(driver: D) {
     }
 }
 
-/// As where the kernel has no room to watch one more: who keeps a place for it is to hear of that. A file is nothing that
-/// could be watched.
+/// Stands for a kernel without room to watch one more: the shard keeps a place for the connection, and has to hear of
+/// it. A file cannot be watched.
 fn a_connection_that_cannot_be_watched_fails<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let file = std::fs::File::open("/proc/self/exe").unwrap();
@@ -204,7 +204,8 @@ fn a_connection_that_cannot_be_watched_fails<D: Driver>(driver: D) {
     assert!(turns.driver.nothing_waits(id), "whoever asks that before a close would never close it");
 }
 
-/// It was ended by others (`ss -K`), or a security module forbids it: the next try fails as the last one did.
+/// A listener may be ended by others (`ss -K`), or a security module forbids accepting: each try fails like the last
+/// one.
 fn a_listener_that_takes_no_more_costs_no_turns<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let listener = socket::listener(([127, 0, 0, 1], 0).into()).unwrap();
@@ -219,7 +220,7 @@ fn a_listener_that_takes_no_more_costs_no_turns<D: Driver>(driver: D) {
     }
     assert!(waits < 40, "{waits} turns in half a second for nothing");
     assert!(turns.driver.accept_stalls() > 1, "it is tried again, and counted");
-    // Others take what comes for them.
+    // Other listeners still take their connections.
     turns.accept();
 }
 
@@ -232,7 +233,7 @@ fn idle_connections_cost_no_turn<D: Driver>(driver: D) {
     lines[3].2.finish();
     turns.until_told(lines[3].1, Told::Ended);
     turns.settle();
-    // A few wake-ups are nothing; those that never end fill the time.
+    // A few wake-ups do not matter; endless ones would fill the time.
     let (begin, mut waits) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_millis(300) {
         assert_eq!(turns.turn_of(Duration::from_millis(300), |_, _| {}), 0);
@@ -253,7 +254,7 @@ fn a_wait_of_no_length_brings_what_is_there<D: Driver>(driver: D) {
         }
         turns.driver.send(id, &[Segment::Bytes(b"then")]);
         turns.turn_of(Duration::ZERO, |_, _| {});
-        // It is on its way: no turn is needed for it.
+        // The ring is on its way: no turn is needed for it.
         let deadline = Instant::now() + PATIENCE;
         while peer.got.len() < 4 && Instant::now() < deadline {
             peer.read();
@@ -262,7 +263,7 @@ fn a_wait_of_no_length_brings_what_is_there<D: Driver>(driver: D) {
     }
 }
 
-/// Other shards ring it, and control; nobody is told of it.
+/// Other shards and control ring it; no completion tells of it.
 fn a_bell_is_heard_each_time<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();

@@ -1,4 +1,4 @@
-//! Connections that break: told once, whoever meets the fault first and whatever came before it.
+//! Connections that break: told once, whichever operation meets the fault first and whatever came before it.
 
 use warmfront::driver::{Driver, Segment, SocketId, Tag};
 
@@ -20,14 +20,14 @@ on_both_drivers! {
     a_broken_connection_is_not_quiet
 }
 
-/// Ends, faults and resets; a shard takes a second fault for nothing, but none may be missing.
+/// Ends, faults and resets that were told; a shard ignores a second fault, but one must not be missing.
 fn faults<D: Driver>(turns: &Turns<D>, tag: Tag) -> Vec<Told> {
     let mut ends = turns.ends(tag);
     ends.retain(|told| matches!(told, Told::Ended | Told::Failed | Told::Reset));
     ends
 }
 
-/// Plays `scene` on an accepted and on a made connection, closes, and holds what was told of it to `expected`.
+/// Plays `scene` on an accepted and on a made connection, closes it, and compares what was told with `expected`.
 fn each<D: Driver>(driver: D, expected: &[Told], mut scene: impl FnMut(&mut Turns<D>, SocketId, Tag, Peer)) {
     let mut turns = Turns::new(driver);
     for _ in 0..3 {
@@ -48,7 +48,7 @@ fn say<D: Driver>(turns: &mut Turns<D>, id: SocketId, bytes: &[u8]) {
     turns.driver.send(id, &[Segment::Bytes(bytes)]);
 }
 
-/// More than the kernel takes while the far end does not read.
+/// Sends more than the kernel takes while the far end does not read.
 fn fill<D: Driver>(turns: &mut Turns<D>, id: SocketId, tag: Tag) {
     let bytes = pattern(1 << 20, 1);
     let waits = (0..12).map(|_| turns.driver.send(id, &[Segment::Bytes(&bytes)])).last().unwrap();
@@ -147,7 +147,7 @@ fn a_reset_behind_a_fin_of_a_connection_paused_since<D: Driver>(driver: D) {
     });
 }
 
-/// Its end is told once it has a name, or it never came.
+/// Its end is told once it is adopted, or the connection never came.
 fn a_reset_of_a_connection_that_nobody_adopted<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for known in [false, true] {

@@ -1,4 +1,4 @@
-//! What comes in large runs: whole, in order and with its end, and without holding up the others.
+//! Bytes that come in large runs: whole, in order and with their end, and without holding up other connections.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn run<D: Driver>(turns: &mut Turns<D>, tag: Tag, peer: &mut Peer, bytes: &[u8])
     });
 }
 
-/// Paused with every piece, for none, one, or more turns; and now and then on and off within one.
+/// The connection is paused with every piece, for none, one, or more turns; now and then on and off within one.
 fn a_run_arrives_whole_through_pauses<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for (id, tag, mut peer) in turns.two() {
@@ -62,7 +62,7 @@ fn a_run_arrives_whole_through_pauses<D: Driver>(driver: D) {
     }
 }
 
-/// Runs that end with a full buffer, before it and behind it.
+/// Runs that end with a full buffer, before it and after it.
 fn an_end_right_behind_a_run_is_told_behind_it<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for len in [RECEIVE_BYTES - 1, RECEIVE_BYTES, RECEIVE_BYTES + 1, 8 * RECEIVE_BYTES, 600_000] {
@@ -95,7 +95,7 @@ fn a_reset_right_behind_a_run_is_told_behind_it<D: Driver>(driver: D) {
         for (id, tag, mut peer) in turns.two() {
             let bytes = pattern(1 << 20, tag.0);
             let mut written = peer.write_some(&bytes);
-            // So many pieces of it are out when it breaks.
+            // So many pieces are under way when it breaks.
             for _ in 0..begun {
                 turns.turn_of(Duration::from_millis(1), |_, _| {});
                 written += peer.write_some(&bytes[written..]);
@@ -156,7 +156,7 @@ fn a_connection_is_quiet_between_its_runs<D: Driver>(driver: D) {
     }
 }
 
-/// More to read than a turn may read, on all connections but one.
+/// All connections but one have more to read than a turn may read.
 fn many_runs_do_not_hold_up_a_small_piece<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let (_, small, mut peer) = turns.accept();
@@ -175,16 +175,16 @@ fn many_runs_do_not_hold_up_a_small_piece<D: Driver>(driver: D) {
                 let came = turns.received(*tag).len() - before[&tag.0];
                 assert!(came <= passed * RECEIVE_BYTES, "{came} bytes in {passed} turns");
             }
-            // One on a machine that is not late.
+            // One turn, on a machine that is not late.
             assert!(passed < 20, "a small piece waits for the runs of others");
         }
     }
-    // None of them is left behind.
+    // All of the others arrive as well.
     let ended: Vec<usize> = others.iter().map(|(_, tag, _)| turns.received(*tag).len()).collect();
     assert!(ended.iter().all(|len| *len > RECEIVE_BYTES), "{ended:?}");
 }
 
-/// What was gathered before it, and what is sent behind it in the same turn, keep their places.
+/// Bytes gathered before it, and bytes sent after it in the same turn, keep their places.
 fn a_large_piece_goes_between_small_ones<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for slow in [false, true] {
@@ -240,7 +240,7 @@ fn a_run_may_go_on_in_a_splice<D: Driver>(driver: D) {
         });
         assert!(reader.got == bytes);
         assert!(turns.told(source).iter().any(|told| matches!(told, Told::Spliced(_))));
-        // It is received from again as before.
+        // The connection is received from again as before.
         run(&mut turns, source, &mut writer, b"behind it");
     }
 }
@@ -272,7 +272,7 @@ fn a_run_may_be_closed_at_any_piece<D: Driver>(driver: D) {
     }
 }
 
-/// Sends to who does not read until its kernel takes no more, or has `most`; how many bytes it took.
+/// Sends to a peer that does not read until its kernel takes no more, or has `most` bytes; returns how many it took.
 fn fill<D: Driver>(turns: &mut Turns<D>, id: SocketId, tag: Tag, most: usize) -> usize {
     let bytes = pattern(RECEIVE_BYTES, 3);
     let mut taken = 0;
@@ -291,7 +291,7 @@ fn fill<D: Driver>(turns: &mut Turns<D>, id: SocketId, tag: Tag, most: usize) ->
     taken
 }
 
-/// A side's last bytes, with its FIN behind them, are more than the other side's kernel takes.
+/// A side's last bytes, followed by its FIN, are more than the other side's kernel takes.
 fn who_is_full_is_told_before_the_end_of_what_filled_it<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let (id, tag, _peer) = turns.connect();

@@ -1,4 +1,5 @@
-//! A driver that goes while everything is in flight: soon, whole, and without a write to what it has given back.
+//! A driver that is dropped while everything is in flight: it goes soon and wholly, and nothing is written to memory
+//! that it has given back.
 
 use std::time::{Duration, Instant};
 
@@ -13,26 +14,26 @@ alone_on_both_drivers! {
     a_driver_goes_with_a_lease_and_words_unsaid
 }
 
-/// Long enough for a noisy machine, and shorter than giving up on the kernel takes.
+/// Long enough for a noisy machine, and shorter than a driver takes that gives up waiting for the kernel.
 const SOON: Duration = Duration::from_millis(700);
 
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Plays a scene again where its driver took long to go: what else the machine does may have held it up once or twice.
-/// Who gives up on the kernel takes long each time.
+/// Plays a scene again if its driver took long to go: other work of the machine may have held it up once or twice. A
+/// driver that gives up waiting for the kernel takes long each time.
 fn goes_soon(scene: impl Fn() -> Duration) {
     assert!((0..3).any(|_| scene() < SOON), "longer than {SOON:?}, time and again");
 }
 
-/// Drops the driver; all its descriptors are gone with it. How long that took.
+/// Drops the driver, after which all its descriptors are gone; returns how long that took.
 fn dropped<D: Driver>(turns: Turns<D>, before: usize, peers: &mut [Peer]) -> Duration {
     let begin = Instant::now();
     drop(turns);
     let took = begin.elapsed();
     assert_eq!(open_descriptors() - peers.len(), before, "descriptors");
-    // What takes the place of its buffers stays as it is, whatever still comes.
+    // Memory that takes the place of its buffers stays as it is, whatever still comes.
     let pieces: Vec<Vec<u8>> =
         [1 << 20, 64 << 10, 16 << 10, 4 << 10, 2 << 10].iter().map(|len| vec![0x5a; *len]).collect();
     for _ in 0..5 {
@@ -78,7 +79,7 @@ fn a_driver_goes_while_connections_arrive<D: Driver>(driver: fn() -> D) {
             let mut turns = Turns::new(driver());
             let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
             if turn {
-                // Accepted and not adopted; accepted too late; and in the queue.
+                // Connections that are accepted and not adopted; accepted too late; and in the queue.
                 turns.turn();
                 turns.driver.accept_connections(false);
                 turns.turn();
@@ -115,7 +116,7 @@ fn a_driver_goes_with_a_lease_and_words_unsaid<D: Driver>(driver: fn() -> D) {
         turns.driver.finish(to);
         let mut peers: Vec<Peer> = lines.into_iter().map(|(.., peer)| peer).collect();
         let took = dropped(turns, before, &mut peers);
-        // What was gathered for the end of the turn comes whole or not at all.
+        // Bytes gathered for the end of the turn come whole or not at all.
         for peer in &mut peers[1..] {
             peer.read();
             assert!(peer.got.is_empty() || peer.got == pattern(1_900, 3));

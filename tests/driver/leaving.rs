@@ -1,4 +1,4 @@
-//! How connections are left: FIN behind everything, a reset where something is missing, and stale names.
+//! How connections are left: a FIN after everything, a reset if something is missing, and stale ids.
 
 use warmfront::driver::{Driver, Segment, SocketId};
 
@@ -72,7 +72,7 @@ fn a_close_before_all_is_taken_is_a_reset<D: Driver>(driver: D) {
             assert_eq!(turns.end_of(&mut peer), End::Reset);
             assert!(peer.got.len() < bytes.len());
         }
-        // The same when it is the rest of an offer that was not taken.
+        // The same if the rest of an offer was not taken.
         for (id, _, mut peer) in turns.two() {
             assert!(turns.driver.offer(id, &bytes) < bytes.len());
             if known {
@@ -127,7 +127,8 @@ fn a_close_before_adoption_or_connection<D: Driver>(driver: D) {
     turns.end_of(&mut peer);
 }
 
-/// What each has when the first closes them all is read by nobody, and there are more of these than buffers.
+/// The bytes that each has when the first one closes them all are never read, and there are more connections than
+/// buffers.
 fn what_came_for_a_closed_connection_keeps_no_buffer<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for _ in 0..100 {
@@ -144,7 +145,7 @@ fn what_came_for_a_closed_connection_keeps_no_buffer<D: Driver>(driver: D) {
     assert_eq!(turns.driver.buffers_out(), 0);
 }
 
-/// Each has bytes, an end and more in this turn; the first that is told of closes them all.
+/// Each has bytes, an end and more in this turn; the first that is told closes them all.
 fn a_closed_connection_is_told_of_no_more<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for _ in 0..5 {
@@ -221,7 +222,7 @@ fn quiet_is_who_has_nothing_to_tell<D: Driver>(driver: D) {
             turns.until(what, |turns| {
                 let before = turns.told(tag).len();
                 turns.driver.wait(std::time::Duration::from_millis(10)).unwrap();
-                // What the kernel has said is known before it is handed out.
+                // The driver knows what the kernel has said before it hands it out.
                 let quiet = turns.driver.is_quiet(id);
                 turns.turn_of(std::time::Duration::ZERO, |_, _| {});
                 seen = turns.told(tag).len() > before;
@@ -234,7 +235,7 @@ fn quiet_is_who_has_nothing_to_tell<D: Driver>(driver: D) {
     }
 }
 
-/// As when an exchange ends while its engine is paused: the connection may serve another only if nothing came.
+/// This happens if an exchange ends while its engine is paused: the connection may serve another only if nothing came.
 fn quiet_is_not_who_was_paused_on_bytes<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for (id, tag, mut peer) in turns.two() {
@@ -255,7 +256,7 @@ fn quiet_is_not_who_was_paused_on_bytes<D: Driver>(driver: D) {
     }
 }
 
-/// What was received before the pause, and not told yet, is no longer in the kernel.
+/// Bytes that were received before the pause, and are not told yet, are no longer in the kernel.
 fn quiet_is_not_who_was_paused_on_what_the_driver_had<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for (id, tag, mut peer) in turns.two() {
@@ -272,7 +273,7 @@ fn quiet_is_not_who_was_paused_on_what_the_driver_had<D: Driver>(driver: D) {
     }
 }
 
-/// More than the kernel makes completions of in one enter.
+/// More connections than the kernel makes completions for in one enter.
 fn quiet_is_none_of_a_crowd_that_has_bytes<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let mut lines: Vec<_> = (0..100).map(|_| turns.connect()).collect();
@@ -289,7 +290,7 @@ fn quiet_is_none_of_a_crowd_that_has_bytes<D: Driver>(driver: D) {
         quiet
     };
     for _ in 0..3 {
-        // The kernel may be late with what was written: hardly in each of three tries.
+        // The kernel may be late with written bytes, but hardly in each of three tries.
         assert!((0..3).any(|_| quiet_ones() == 0), "quiet although they have bytes");
     }
 }

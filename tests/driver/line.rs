@@ -15,15 +15,15 @@ pub struct Line {
     flushed: usize,
     pub fin: bool,
     fin_sent: bool,
-    /// What was given to the driver, or taken by it where it was offered.
+    /// Bytes given to the driver, or taken by it of an offer.
     sent: Vec<u8>,
     offering: Vec<u8>,
     finish: bool,
     finished: bool,
-    /// The owner left; and so that the far end must see a reset.
+    /// The owner left; and whether the far end must see a reset.
     closed: bool,
     torn: bool,
-    /// Someone has cut it, so that bytes may be missing.
+    /// A step has cut it, so that bytes may be missing.
     pub cut: bool,
     own_cut: bool,
     paused: bool,
@@ -175,7 +175,7 @@ impl Line {
     pub fn abort<D: Driver>(&mut self, driver: &mut D) {
         if !self.closed {
             (self.closed, self.cut, self.own_cut) = (true, true, true);
-            // A FIN that is gone was first.
+            // If the FIN has gone, that was first.
             self.torn = !self.has_failed && !self.finished;
             driver.abort(self.id);
         }
@@ -240,7 +240,7 @@ impl Line {
         self.peer.as_ref()?.end
     }
 
-    /// What has not come about yet.
+    /// What is still missing, in words.
     pub fn missing(&self, received: usize) -> Option<String> {
         if self.peer.is_none() {
             let both_ended = self.fin_sent && self.finished;
@@ -265,7 +265,7 @@ impl Line {
         (self.reading && self.finish && self.end().is_none()).then(|| "the far end sees no FIN".into())
     }
 
-    /// Whether what came is what was given, and all of it where that is said.
+    /// Whether the bytes that came are those that were given, and all of them if the end was told.
     pub fn is_whole(&self, received: &[u8]) -> Result<(), String> {
         if !self.written.starts_with(received) || !self.sent.starts_with(self.got()) {
             return Err("other bytes than were given".into());

@@ -1,8 +1,8 @@
-//! What both drivers promise ([`warmfront::driver`]), each behaviour on each of them, over real sockets of the
-//! loopback. The far end is a plain socket that the test itself moves.
+//! What both drivers promise ([`warmfront::driver`]): each behaviour is tested on each of them, over real loopback
+//! sockets. The far end is a plain socket that the test itself reads and writes.
 //!
-//! `scripts` has both play the same seeded script: `WARMFRONT_DRIVER_SEED` plays one, `WARMFRONT_DRIVER_SCRIPTS`
-//! so many.
+//! `scripts` has both play the same seeded scripts: `WARMFRONT_DRIVER_SEED` plays one, `WARMFRONT_DRIVER_SCRIPTS` says
+//! how many.
 
 #[path = "../relay/alone.rs"]
 mod alone;
@@ -81,19 +81,19 @@ fn uring() -> Uring {
     Uring::new().unwrap()
 }
 
-/// A ring that has room for few completions at a time: the kernel must keep the others back.
+/// A ring with room for few completions at a time: the kernel has to keep the others back.
 fn narrow_uring(operations: u32, completions: u32) -> Uring {
     let driver = Uring::with_queues(&[(operations, completions)]).unwrap();
     assert_eq!(driver.queue_sizes(), (operations, completions));
     driver
 }
 
-/// A ring, or none where this kernel has none to give.
+/// A ring, or `None` if this kernel gives none.
 fn uring_or_say_why() -> Option<Uring> {
     untested::has_ring("the io_uring driver").then(uring)
 }
 
-/// The name by which the test binary knows a test: without the crate.
+/// The name by which the test binary knows a test: its path without the crate.
 fn test_name(path: &str) -> &str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }

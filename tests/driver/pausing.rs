@@ -24,7 +24,7 @@ on_both_drivers! {
     what_waits_while_a_name_changes_comes_with_the_new_one
 }
 
-/// What bytes are among, for who reacts to them.
+/// The connection of a completion that brought bytes.
 fn tag_of(completion: Completion) -> Option<Tag> {
     match completion {
         Completion::Received(tag, _) => Some(tag),
@@ -46,7 +46,7 @@ fn a_pause_holds_back_and_a_resume_loses_nothing<D: Driver>(driver: D) {
             });
             turns.settle();
             assert_eq!(turns.received(tag).len(), before, "read although paused");
-            // Twice is once.
+            // A second pause has no effect.
             turns.driver.pause(id);
             turns.driver.resume(id);
             turns.driver.resume(id);
@@ -61,7 +61,7 @@ fn a_pause_that_is_taken_back_at_once_changes_nothing<D: Driver>(driver: D) {
     for (id, tag, mut peer) in turns.two() {
         let bytes = pattern(20_000, tag.0);
         for (round, piece) in bytes.chunks(1_000).enumerate() {
-            // Paused before, after, and on both sides of the write; taken back before the kernel heard of it.
+            // Paused before, after, and on both sides of the write; resumed before the kernel heard of it.
             for _ in 0..round % 3 {
                 turns.driver.pause(id);
                 turns.driver.resume(id);
@@ -81,7 +81,7 @@ fn a_pause_that_is_taken_back_at_once_changes_nothing<D: Driver>(driver: D) {
     }
 }
 
-/// All have bytes, some a FIN as well; the first that is told of has all others paused.
+/// All connections have bytes, some a FIN as well; the first that is told has all others paused.
 fn a_pause_holds_back_what_this_turn_has_brought<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let mut lines: Vec<_> = (0..4).flat_map(|_| turns.two()).collect();
@@ -217,7 +217,7 @@ fn a_fin_waits_behind_the_bytes_before_it<D: Driver>(driver: D) {
 
 fn a_reset_is_told_at_once_and_the_bytes_before_it_can_be_read<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
-    // Before the driver has seen the pause or the bytes, halfway, and long behind them.
+    // Before the driver has seen the pause or the bytes, halfway, and long after them.
     for between in 0..4 {
         for (id, tag, mut peer) in turns.two() {
             turns.driver.pause(id);
@@ -289,7 +289,7 @@ fn a_reset_behind_a_fin_is_told_while_paused<D: Driver>(driver: D) {
 fn who_is_paused_while_no_buffer_is_left_still_learns_of_a_reset<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let mut lines: Vec<_> = (0..60).map(|_| turns.connect()).collect();
-    // Read from again in one turn, so that none has given its buffers back.
+    // All are read from again in one turn, so that none has given its buffers back.
     lines.iter().for_each(|(id, ..)| turns.driver.pause(*id));
     turns.settle();
     lines.iter_mut().for_each(|(_, tag, peer)| peer.write(&pattern(20_000, tag.0)));

@@ -38,12 +38,12 @@ impl Peer {
         Peer::new(TcpStream::connect(address).unwrap())
     }
 
-    /// Accepts one connection that is there, or comes soon.
+    /// Accepts one connection that has come or comes soon.
     pub fn accept(listener: &TcpListener) -> Peer {
         Peer::new(listener.accept().unwrap().0)
     }
 
-    /// Writes what fits; how much that was.
+    /// Writes what fits; returns how many bytes that were.
     pub fn write_some(&mut self, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
@@ -52,7 +52,7 @@ impl Peer {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // Who is told here is not told when it reads.
+                    // The kernel tells a reset once: told here, it is not told to a read.
                     self.broken = true;
                     break;
                 }
@@ -62,11 +62,11 @@ impl Peer {
         written
     }
 
-    /// Waits until the other end's kernel has what was written, which it may leave to a thread of its own: by then this
-    /// connection has come as well. Where that is not said, it is taken to have it.
+    /// Waits until the other end's kernel has what was written, which a kernel thread may deliver: by then this
+    /// connection has come as well. If the kernel does not say, it is taken to have it.
     pub fn until_taken(&self) {
         let begun = Instant::now();
-        // The first byte of all is the handshake's.
+        // The handshake counts as one byte.
         while socket::acknowledged(self.stream.as_fd()).is_some_and(|taken| taken < 1 + self.written) {
             assert!(begun.elapsed() < PATIENCE, "what was written is not acknowledged");
             std::thread::yield_now();
@@ -78,7 +78,7 @@ impl Peer {
         assert_eq!(self.write_some(bytes), bytes.len(), "the socket took fewer");
     }
 
-    /// Reads what is there, at most so much; true when something came.
+    /// Reads what is there, at most `most` bytes; true if something came.
     pub fn read_up_to(&mut self, most: usize) -> bool {
         let before = (self.got.len(), self.end);
         let mut buffer = [0; 16 << 10];
@@ -115,7 +115,7 @@ impl Peer {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that differ by position, and by `salt`.
 pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
     static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut random = crate::random::Random::new(5);

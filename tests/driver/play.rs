@@ -1,5 +1,5 @@
-//! Plays one script on one driver, and holds it to what no driver may do: say things twice or out of order, lose
-//! bytes, call a part the whole.
+//! Plays one script on one driver, and fails if that does what no driver may do: tell things twice or out of order,
+//! lose bytes, or end a part as if it were the whole.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::turns::Turns;
 #[derive(Debug)]
 pub struct Outcome {
     pub fault: Option<String>,
-    /// It was cut, or carries what came of one that was: how far it got is nobody's promise.
+    /// It was cut, or carries the bytes of one that was cut: then it is not defined how far it got.
     cut: bool,
     received: usize,
     got: usize,
@@ -71,13 +71,13 @@ impl Play {
             Step::Resume(line) => self.lines[line].resume(&mut turns.driver),
             Step::Hiccup(line, turns) => self.lines[line].hiccup = Some(turns),
             Step::Link(line, to) => {
-                // How much of what is under way goes there is nobody's promise either.
+                // How much of what is under way goes there is not defined either.
                 let whole = turns.received(self.lines[line].tag).len() == self.lines[line].written();
                 let before = self.lines[line].link.replace(to);
                 [Some(to), before].into_iter().flatten().for_each(|to| self.lines[to].cut |= !whole);
             }
             Step::Finish(line) => {
-                // So it is with what would still come for it.
+                // Nor how much of what would still come for it.
                 let late = |from: &Line| from.link == Some(line) && turns.received(from.tag).len() < from.written();
                 let late = self.lines.iter().any(late);
                 self.lines[line].cut |= late;
@@ -87,7 +87,7 @@ impl Play {
             Step::Abort(line) => self.lines[line].abort(&mut turns.driver),
             Step::Hurry(_) => {}
         }
-        // What came of a connection that is cut may be cut as well.
+        // The bytes of a connection that is cut may be cut where they go, too.
         for _ in 0..LINES {
             for line in 0..LINES {
                 if let (true, Some(to)) = (self.lines[line].cut, self.lines[line].link) {
@@ -103,7 +103,7 @@ impl Play {
         self.lines.iter_mut().for_each(|line| line.count_down(&mut turns.driver));
     }
 
-    /// Turns until everything has come about that must.
+    /// Turns until nothing is missing any more.
     fn rest<D: Driver>(&mut self, turns: &mut Turns<D>, patience: u32) {
         let deadline = Instant::now() + Duration::from_secs(1) * patience;
         while self.fault.is_none() {

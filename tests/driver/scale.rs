@@ -1,4 +1,4 @@
-//! Many at once, and nothing left behind: each test in a process of its own, which it has to itself.
+//! Many connections at once, and nothing left over: each test in a process of its own.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ alone_on_both_drivers! {
     a_close_costs_the_same_among_many
 }
 
-/// Lets this process have so many descriptors, or as many as it may; how many that is.
+/// Raises this process's limit of descriptors to `wanted`, or as far as allowed; returns the limit.
 fn descriptors(wanted: u64) -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let current = wanted.min(maximum.unwrap_or(u64::MAX));
@@ -30,7 +30,7 @@ fn descriptors(wanted: u64) -> u64 {
     current
 }
 
-/// What this thread has run so far.
+/// CPU time of this thread so far.
 fn ran() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -46,7 +46,7 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// The smallest of the product's rings, for where little may be locked: a turn completes more than its queue holds.
+/// The smallest ring of the product, for a small limit of locked memory: a turn completes more than its queue holds.
 mod on_a_narrow_ring {
     fn alone(name: &str, overflows: impl FnOnce() -> u64) {
         if crate::uring_or_say_why().is_some() {
@@ -73,7 +73,7 @@ fn everyone_at_once_loses_nothing<D: Driver>(driver: fn() -> D) {
     everyone_at_once(driver());
 }
 
-/// More connections than the ring has entries, with more bytes than it has buffers. Answers how often completions found
+/// More connections than the ring has entries, with more bytes than it has buffers. Returns how often completions found
 /// their queue full.
 fn everyone_at_once<D: Driver>(driver: D) -> u64 {
     let count = 1_500.min((descriptors(4_000) as usize - 100) / 2);
@@ -99,10 +99,10 @@ fn everyone_at_once<D: Driver>(driver: D) -> u64 {
     for (_, tag) in &lines[accepted..] {
         turns.until_told(*tag, Told::Connected);
     }
-    // All are read from again in one turn, in which everyone has bytes.
+    // All are read from again in one turn, in which each has bytes.
     lines.iter().for_each(|(id, _)| turns.driver.pause(*id));
     turns.settle();
-    // Which far end is whose is told by what it says first, in the order of nothing.
+    // Connections come in no order: each far end's first bytes say which it is.
     for (at, peer) in peers.iter_mut().enumerate() {
         peer.write(&(at as u64).to_le_bytes());
         peer.write(&pattern(5_000, at as u64));
@@ -120,7 +120,7 @@ fn everyone_at_once<D: Driver>(driver: D) -> u64 {
     if D::NAME == "uring" {
         assert!(turns.driver.buffers_out() > 0, "there cannot be a buffer for everyone");
     }
-    // And an answer to everyone in one turn, one send, two, or one of two segments each.
+    // An answer to each in one turn: one send, two, or one of two segments.
     for (line, (id, _)) in lines.iter().enumerate() {
         let bytes = pattern(400, line as u64);
         match line % 3 {
@@ -194,8 +194,8 @@ fn five_thousand_connections_leave_nothing<D: Driver>(driver: fn() -> D) {
     assert!(after.1 < before.1 + (1 << 20), "{before:?} {after:?}");
 }
 
-/// Peers that never stop sending, and one that wants little. At best of three times, as the kernel may be late with a ping
-/// while turns go on.
+/// Peers that never stop sending, and one that sends little. The best of three tries counts, since the kernel may be
+/// late with a ping while turns go on.
 fn a_flood_leaves_turns_short_and_others_served<D: Driver>(driver: fn() -> D) {
     let mut longest = Vec::new();
     let is_served = || {
@@ -208,7 +208,7 @@ fn a_flood_leaves_turns_short_and_others_served<D: Driver>(driver: fn() -> D) {
     );
 }
 
-/// Amid a flood, the most of fifty.
+/// The most turns that any of fifty pings takes amid a flood.
 fn turns_for_a_ping<D: Driver>(driver: D) -> usize {
     let mut turns = Turns::new(driver);
     let floods: Vec<_> = (0..4).flat_map(|_| turns.two()).collect();
@@ -256,7 +256,7 @@ fn turns_for_a_ping<D: Driver>(driver: D) -> usize {
     })
 }
 
-/// Some are accepted, then there is no descriptor: the others wait, and cost nothing.
+/// Some connections are accepted, then no descriptor is left: the others wait, and cost nothing.
 fn without_descriptors_nobody_spins_and_all_is_well_later<D: Driver>(driver: fn() -> D) {
     const PEERS: usize = 40;
     let mut turns = Turns::new(driver());
@@ -283,12 +283,12 @@ fn without_descriptors_nobody_spins_and_all_is_well_later<D: Driver>(driver: fn(
     }
     assert!(waits < 60, "{waits} turns in a second for nothing");
     assert!(turns.fresh.is_empty());
-    // Those that have one are served.
+    // The accepted ones are served.
     peers.iter_mut().for_each(|peer| peer.write(b"hello"));
     for (_, tag) in &lines {
         turns.until_received(*tag, 5);
     }
-    // Each that leaves makes room for one, however often that is, and nothing else has to happen for that.
+    // Each that leaves makes room for one more, each time, and without anything else.
     let mut came = 0;
     for &(id, _) in &lines[..5] {
         turns.driver.close(id);
@@ -302,7 +302,7 @@ fn without_descriptors_nobody_spins_and_all_is_well_later<D: Driver>(driver: fn(
         assert_eq!(turns.fresh.len(), 1, "came for one that left");
         came += 1;
     }
-    // Engines have what is left, but for the last ones.
+    // Connections to engines take what is left, except for the last descriptors.
     let (address, mut connects) = (turns.address, 0);
     let error = loop {
         let tag = turns.tag();
@@ -332,7 +332,7 @@ fn without_descriptors_a_close_makes_room_for_a_connect<D: Driver>(driver: fn() 
     let tag = turns.tag();
     assert!(turns.driver.connect(address, tag).is_err_and(|error| socket::is_want(&error)));
     for round in 0..ROUNDS {
-        // Everyone has bytes meanwhile, the one that is closed as well.
+        // All have bytes meanwhile, also the one that is closed.
         lines.iter_mut().for_each(|(.., peer)| peer.write(b"hello"));
         let (id, tag, mut peer) = lines.remove(round);
         turns.driver.send(id, &[Segment::Bytes(b"farewell")]);
@@ -356,7 +356,7 @@ fn without_descriptors_a_close_makes_room_for_the_last<D: Driver>(driver: fn() -
     let lines: Vec<_> = (0..40).map(|_| turns.accept()).collect();
     turns.settle();
     let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(turns.address)).collect();
-    // Who is connected may come into the queue a moment later.
+    // A connection may come into the listener's queue a moment after its connect.
     peers.iter_mut().for_each(|peer| peer.write(b"hello"));
     peers.iter().for_each(Peer::until_taken);
     descriptors(std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64);
@@ -373,8 +373,8 @@ fn who_has_sent_something_is_known_among_those_who_are_closed<D: Driver>(driver:
     some_have_sent_something(driver());
 }
 
-/// As a drain begins: closing more of them than the ring has entries hands those over in the middle of a turn. Answers
-/// how often completions found their queue full.
+/// The beginning of a drain: closing more connections than the ring has entries hands entries over in the middle of a
+/// turn. Returns how often completions found their queue full.
 fn some_have_sent_something<D: Driver>(driver: D) -> u64 {
     let count = 2_500.min((descriptors(8_000) as usize - 1_200) / 2);
     let mut turns = Turns::new(driver);
@@ -394,7 +394,7 @@ fn some_have_sent_something<D: Driver>(driver: D) -> u64 {
     turns.driver.overflows()
 }
 
-/// The kernel finds what a closed connection has under way without a walk over that of all others.
+/// The kernel finds a closed connection's operations without a walk over those of all others.
 fn a_close_costs_the_same_among_many<D: Driver>(driver: fn() -> D) {
     let many = 2_000.min((descriptors(6_000) as usize - 100) / 2);
     let mut ratios = Vec::new();
@@ -406,7 +406,7 @@ fn a_close_costs_the_same_among_many<D: Driver>(driver: fn() -> D) {
     assert!(ratios.iter().any(|ratio| *ratio < 2.0), "{ratios:.1?} on {}", D::NAME);
 }
 
-/// The time that the thread ran for each of so many idle connections that are closed at once.
+/// CPU time per connection for closing `count` idle connections at once.
 fn time_of_a_close<D: Driver>(driver: D, count: usize) -> Duration {
     let mut turns = Turns::new(driver);
     let lines: Vec<_> = (0..count).map(|_| turns.accept()).collect();

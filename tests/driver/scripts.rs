@@ -14,27 +14,27 @@ pub const LINES: usize = 4;
 /// One thing that the driver's owner or a far end does. Each names its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A far end writes so many bytes.
+    /// A far end writes (connection, bytes).
     Write(usize, usize),
     /// A far end reads all that comes from here on, or nothing.
     Read(usize, bool),
     /// A far end sends FIN, or a reset.
     Fin(usize),
     Break(usize),
-    /// The owner sends so many bytes, in so many segments.
+    /// The owner sends (connection, bytes, segments).
     Send(usize, usize, usize),
-    /// The owner offers so many bytes, and the rest whenever there is room.
+    /// The owner offers (connection, bytes), and the rest whenever there is room.
     Offer(usize, usize),
     Pause(usize),
     Resume(usize),
-    /// Pauses with the next bytes, while they are told of; so many turns later it reads again.
+    /// The owner pauses when the next bytes are told, and reads again some turns later (connection, turns).
     Hiccup(usize, usize),
-    /// What comes on the one is sent on to the other from here on.
+    /// Bytes of the first connection are sent on to the second from here on.
     Link(usize, usize),
     Finish(usize),
     Close(usize),
     Abort(usize),
-    /// So many turns pass before the next step, rather than all that it takes.
+    /// Only so many turns pass before the next step, not all that it takes.
     Hurry(usize),
 }
 
@@ -77,7 +77,7 @@ fn draw(seed: u64) -> Vec<Step> {
     (0..steps).map(draw).collect()
 }
 
-/// What is not the same, if anything is. `overflows` has what the other counts of them added.
+/// What differs between both drivers, if anything does. The second one's count of overflows is added to `overflows`.
 fn difference<A: Driver, B: Driver>(
     one: fn() -> A,
     other: fn() -> B,
@@ -102,7 +102,7 @@ fn both_drivers_play_a_script_alike() {
     }
 }
 
-/// Its queue of completions is full nearly always.
+/// The ring's queue of completions is nearly always full.
 #[test]
 fn the_narrowest_ring_plays_a_script_alike() {
     if crate::uring_or_say_why().is_some() {
@@ -111,7 +111,7 @@ fn the_narrowest_ring_plays_a_script_alike() {
     }
 }
 
-/// Answers how often completions found their queue full.
+/// Returns how often completions found their queue full.
 fn play_alike(uring: fn() -> Uring) -> u64 {
     let mut overflows = 0;
     let replayed = number("WARMFRONT_DRIVER_SEED");
@@ -119,7 +119,7 @@ fn play_alike(uring: fn() -> Uring) -> u64 {
     let count = if replayed.is_some() { 1 } else { number("WARMFRONT_DRIVER_SCRIPTS").unwrap_or(SCRIPTS) };
     for seed in first..first + count {
         let steps = draw(seed);
-        // A machine that is busy elsewhere may be late with what it carries: a difference must outlast patience.
+        // A busy machine may deliver bytes late: a difference counts only if it outlasts patience.
         let found = difference(crate::epoll, uring, &steps, 1, &mut overflows)
             .and_then(|_| difference(crate::epoll, uring, &steps, 12, &mut overflows));
         if let Some(found) = found {

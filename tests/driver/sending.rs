@@ -24,7 +24,7 @@ on_both_drivers! {
     what_was_acknowledged_is_told
 }
 
-/// Gives `bytes` and answers whether some wait, as far as is known.
+/// Sends `bytes`, and returns whether some wait, as far as is known.
 fn send<D: Driver>(turns: &mut Turns<D>, id: SocketId, bytes: &[u8]) -> bool {
     turns.driver.send(id, &[Segment::Bytes(bytes)]) > 0
 }
@@ -45,7 +45,7 @@ fn more_than_the_kernel_takes_arrives_once_it_is_read<D: Driver>(driver: D) {
                 peer.read_up_to(300_000);
                 turns.told(tag)[before..].contains(&Told::Drained)
             });
-            // The kernel has all of it: no turn is needed for the rest.
+            // The kernel has all bytes: no turn is needed for the rest.
             let late = std::time::Instant::now() + crate::turns::PATIENCE;
             while peer.got.len() < bytes.len() && std::time::Instant::now() < late {
                 peer.read();
@@ -78,7 +78,7 @@ fn small_sends_of_many_turns_arrive_once_they_are_read<D: Driver>(driver: D) {
     }
 }
 
-/// A send of segments drawn by lot, some of them of `lease`, and what it amounts to.
+/// Sends random segments, some of them of `lease`, and appends their bytes to `sent`.
 fn draw<D: Driver>(driver: &mut D, to: SocketId, lease: Option<Lease>, random: &mut Random, sent: &mut Vec<u8>) {
     let lengths = [0, 1, 40, 900, 1_500, 5_000, 9_000, 40_000];
     let own = pattern(40_000, random.next());
@@ -184,7 +184,7 @@ fn leases_sent_on_to_slow_readers_arrive_unchanged<D: Driver>(driver: D) {
     assert!(lines.iter().flatten().all(|(.., peer)| peer.got == bytes));
 }
 
-/// Each piece is small enough for the kernel's buffers, and too long to be copied; there are more than buffers.
+/// Each piece is small enough for the kernel's buffers, and too long to be copied; there are more pieces than buffers.
 fn what_is_sent_from_where_it_came_keeps_no_buffer<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let [(to, _, mut sink), (_, source, mut writer)] = turns.two();
@@ -209,7 +209,7 @@ fn parked_bytes_are_sent_on<D: Driver>(driver: D) {
     let [third, fourth] = turns.two();
     for [(from, first, mut writer), (to, second, mut reader)] in [[one, other], [fourth, third]] {
         let mut expected = Vec::new();
-        // The small one has the connection received from as one of small pieces.
+        // After the small piece the driver receives from the connection as one of small pieces.
         for (round, len) in (0..20).flat_map(|round| [(round, 100), (round, 30_000)]) {
             let bytes = pattern(len, round);
             expected.extend_from_slice(&bytes);
@@ -301,7 +301,7 @@ fn an_offer_goes_behind_what_was_sent<D: Driver>(driver: D) {
         assert_eq!(turns.driver.offer(id, b"body"), 4);
         turns.until_got(&mut peer, 9);
         assert_eq!(peer.got, b"head body");
-        // Behind what waits nothing is taken.
+        // While bytes wait nothing more is taken.
         (0..2).for_each(|_| _ = send(&mut turns, id, &bytes));
         assert_eq!(turns.driver.offer(id, b"tail"), 0);
         let mut more = Peer::connect(turns.address);
@@ -331,7 +331,7 @@ fn nothing_at_all_is_sent_at_once<D: Driver>(driver: D) {
 fn what_was_acknowledged_is_told<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     for (id, _, mut peer) in turns.two() {
-        // Nothing is known of who was accepted and has been sent nothing; of whom we called on its SYN is.
+        // Of an accepted connection that was sent nothing nothing is known; of one that we made its SYN is.
         let before = turns.driver.acknowledged(id).unwrap_or(0);
         send(&mut turns, id, &[7; 5_000]);
         turns.until_got(&mut peer, 5_000);
@@ -341,7 +341,7 @@ fn what_was_acknowledged_is_told<D: Driver>(driver: D) {
     }
 }
 
-/// A FIN is an event of every look for room, and is there to stay.
+/// A FIN wakes every wait for room, and stays.
 fn who_sends_no_more_and_does_not_read_costs_no_turns<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let bytes = pattern(12 << 20, 2);
@@ -350,7 +350,7 @@ fn who_sends_no_more_and_does_not_read_costs_no_turns<D: Driver>(driver: D) {
         peer.finish();
         turns.until_told(tag, Told::Ended);
         turns.settle();
-        // One of three turns may be woken by what the kernel has still to say; and of three goes one or two, where it
+        // Of three turns one may be woken by what the kernel still has to tell; and of three goes one or two may, if it
         // is late with that.
         let go = |turns: &mut Turns<D>| {
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Bytes that go from one connection to another unseen: as many as were asked for, and every end is told.
+//! Bytes that go from one connection to another inside the kernel: as many as were asked for, and every end is told.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ on_both_drivers! {
     so_many_splices_go_at_once_and_no_more
 }
 
-/// What an owner does: sends on what comes otherwise, and holds back who has nowhere to go.
+/// What an owner does: sends on bytes that come outside of the splice, and pauses a side whose bytes have no room.
 fn react<D: Driver>(from: SocketId, to: SocketId, names: (Tag, Tag), driver: &mut D, completion: Completion) {
     match completion {
         Completion::Received(tag, lease) if tag == names.0 => {
@@ -43,7 +43,7 @@ fn a_splice_moves_its_bytes_and_no_more<D: Driver>(driver: D) {
         let bytes = pattern(9_000_000, 3);
         let (count, mut written) = (8_000_000, 0);
         if early {
-            // Known to the kernel, or to the driver, before the splice begins.
+            // The kernel, or the driver, has these before the splice begins.
             written = writer.write_some(&bytes[..50_000]);
         }
         assert!(turns.driver.splice(from, to, count));
@@ -122,8 +122,8 @@ fn a_reader_that_leaves_a_splice_is_told<D: Driver>(driver: D) {
     }
 }
 
-/// What was gathered for it goes before, and not all of that finds room: nothing else would ever have the other
-/// connection read on.
+/// Bytes gathered for it go first, and not all of them find room. That has to be told: nothing else would ever have the
+/// other connection read on.
 fn who_is_full_as_a_splice_begins_is_told<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let [(from, ..), (to, sink, mut reader)] = turns.two();
@@ -169,7 +169,7 @@ fn a_splice_may_be_paused_and_closed<D: Driver>(driver: D) {
     }
 }
 
-/// Its pipe may have bytes in it, and the next one may get that pipe.
+/// The cut splice's pipe may have bytes in it, and the next one may get that pipe.
 fn what_a_cut_splice_leaves_behind_goes_to_nobody_else<D: Driver>(driver: D) {
     let mut turns = Turns::new(driver);
     let [(from, _, mut writer), (to, ..)] = turns.two();
@@ -206,7 +206,7 @@ fn what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else<D: Driver>(drive
         let bytes = pattern(300_000, 3);
         let mut written = writer.write_some(&bytes);
         turns.driver.wait(Duration::from_millis(10)).unwrap();
-        // They are here and not told yet.
+        // The bytes are here and not told yet.
         turns.driver.pause(from);
         turns.settle();
         turns.driver.resume(from);
@@ -239,7 +239,7 @@ fn what_follows_a_splice_of_held_back_bytes_goes_to_nobody_else<D: Driver>(drive
     }
 }
 
-/// A pipe is free again as soon as who had it is closed.
+/// A pipe is free again as soon as its connection is closed.
 fn so_many_splices_go_at_once_and_no_more<D: Driver>(driver: D) {
     const MOST: usize = 64;
     let mut turns = Turns::new(driver);

@@ -1,4 +1,4 @@
-//! A driver under test, turn by turn, and a note of all that it tells.
+//! A driver under test, turn by turn, with notes of all that it tells.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpListener};
@@ -9,7 +9,7 @@ use warmfront::limits::RECEIVE_BYTES;
 
 use crate::peer::{End, Peer};
 
-/// No test waits longer for anything.
+/// Longest wait of a test for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one turn sleeps at most.
 const TURN: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ impl<D: Driver> Turns<D> {
         Turns::at(driver, SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 
-    /// That listens elsewhere.
+    /// A driver that listens at `address`.
     pub fn at(mut driver: D, address: SocketAddr) -> Turns<D> {
         let listener = socket::listener(address).unwrap();
         let address = socket::bound_address(&listener).unwrap();
@@ -62,7 +62,7 @@ impl<D: Driver> Turns<D> {
         Tag(self.tags << 8)
     }
 
-    /// One turn; answers how many completions it had.
+    /// One turn; returns how many completions it had.
     pub fn turn(&mut self) -> usize {
         self.turn_of(TURN, |_, _| {})
     }
@@ -167,7 +167,7 @@ impl<D: Driver> Turns<D> {
         self.lines.clear();
     }
 
-    /// Forgets the bytes of who sent more than so many.
+    /// Forgets the bytes of connections that sent more than `most`.
     pub fn forget_bytes(&mut self, most: usize) {
         self.lines.values_mut().filter(|line| line.received.len() > most).for_each(|line| *line = Line::default());
     }
@@ -204,7 +204,7 @@ impl<D: Driver> Turns<D> {
         (id, tag, Peer::accept(&listener))
     }
 
-    /// One of each.
+    /// One connection of each kind.
     pub fn two(&mut self) -> [(SocketId, Tag, Peer); 2] {
         [self.accept(), self.connect()]
     }

@@ -1,5 +1,5 @@
-//! The logs of a whole process: a line for each request wherever it is asked for, nothing secret in any of them, and
-//! whoever takes the lines delays nothing.
+//! The logs of a whole process: a line for each request wherever lines are sent, nothing secret in any of them, and no
+//! delay by a reader of the lines.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -60,7 +60,7 @@ fn upstreams(engines: &[&Engine]) -> String {
     engines.iter().map(|engine| format!("[[upstream]]\nurl = \"http://{}\"\n", engine.address)).collect()
 }
 
-/// What clients send where secrets are, also in requests that are refused, is in no log, however talkative.
+/// What clients send where secrets stand, also in refused requests, is in no log, at any level.
 #[test]
 fn prompts_and_keys_are_in_no_log() {
     const MARK: &str = "hunter2";
@@ -105,7 +105,7 @@ fn prompts_and_keys_are_in_no_log() {
     }
 }
 
-/// Nothing that a client writes where it is logged makes a second line, or ends a text.
+/// Nothing that a client writes and that is logged makes a second line, or ends a text.
 #[test]
 fn what_clients_write_stays_in_its_place() {
     for driver in DRIVERS {
@@ -120,7 +120,7 @@ fn what_clients_write_stays_in_its_place() {
             let lines = file.until_lines(number + 1);
             let line = &lines[number];
             assert_eq!(line["version"], 2, "{text}: {line}");
-            // Where the target is refused nothing of it is told.
+            // Nothing of a refused target is logged.
             let path = line["path"].as_str();
             assert!(path.is_none() || path == Some(&format!("/v1/{text}")), "{text}: {line}");
             assert!([200, 400, 404].contains(&line["status"].as_u64().unwrap()), "{line}");
@@ -128,7 +128,7 @@ fn what_clients_write_stays_in_its_place() {
     }
 }
 
-/// To standard output; the process ends with every line written.
+/// Lines go to standard output; the process ends with every line written.
 #[test]
 fn standard_output_has_every_line_at_the_end() {
     for driver in DRIVERS {
@@ -136,7 +136,7 @@ fn standard_output_has_every_line_at_the_end() {
     }
 }
 
-/// No: the process had to end without some, since they took a second.
+/// Whether all lines were written; if that takes a second, the process ends without some.
 fn has_every_line_at_the_end(driver: &str) -> bool {
     let ([engine], mut front) = fleet(driver, "[log]\naccess = \"stdout\"\n");
     let output = BufReader::new(front.output());
@@ -159,7 +159,8 @@ fn has_every_line_at_the_end(driver: &str) -> bool {
     true
 }
 
-/// Whoever read the lines is gone, or stopped reading: requests are served on, what is lost is counted and said once.
+/// The reader of the lines is gone, or stopped reading: requests are still served, and lost lines are counted and
+/// logged once.
 #[test]
 fn a_reader_that_leaves_or_stops_delays_nothing() {
     for gone in [true, false] {
@@ -187,7 +188,7 @@ fn a_reader_that_leaves_or_stops_delays_nothing() {
         until("the account", || accounted(&front) == asked);
         let written = front.metric("warmfront_access_lines_total");
         assert_eq!(front.log().matches("lines of the access log are lost").count(), 1);
-        // While he still stands there.
+        // While the reader still stands still.
         front.write(&config(&file.config()));
         assert_eq!(front.reload().0, 200);
         assert_eq!(client.post().status, 200);
@@ -209,13 +210,13 @@ fn a_full_disk_ends_nothing() {
     let mut client = front.connect();
     (0..100).for_each(|_| assert_eq!(client.post().status, 200));
     until("the loss", || front.metric("warmfront_access_lines_lost_total") == 100.0);
-    // It is counted before it is said.
+    // Losses are counted before they are logged.
     front.until_said("lines of the access log are lost");
     assert_eq!(front.log().matches("lines of the access log are lost").count(), 1);
     assert_eq!(front.stop(), Some(0));
 }
 
-/// A reload switches it on, moves it, and off again; a place that cannot be had changes nothing.
+/// A reload switches the log on, moves it, and switches it off again; a path that cannot be opened changes nothing.
 #[test]
 fn a_reload_switches_it_on_and_off() {
     for driver in DRIVERS {
@@ -256,8 +257,8 @@ fn a_reload_switches_it_on_and_off() {
     }
 }
 
-/// Hashes of each prompt where they are asked for: those of a common start are the same, and what differs differs on. A
-/// reload ends them, and where no policy makes any that is said.
+/// Lines have hashes of each prompt if they are configured: those of a common start are the same, and all after a
+/// difference differ. A reload ends them; if no policy makes any, that is logged.
 #[test]
 fn chains_are_there_when_asked_for() {
     let (engines, file) = ([Engine::start(), Engine::start()], File::new("chains"));
@@ -283,7 +284,7 @@ fn chains_are_there_when_asked_for() {
     let lines = file.until_lines(3);
     let chain = |line: &Value| -> Vec<String> { serde_json::from_value(line["chain"].clone()).unwrap() };
     let (first, second) = (chain(&lines[0]), chain(&lines[1]));
-    // 9,000 bytes and what stands around them, of which 5,000 are alike.
+    // 9,000 bytes and what the API writes around them; the first 5,000 are the same.
     assert_eq!((first.len(), second.len(), chain(&lines[2]).len()), (17, 17, 0), "{lines:?}");
     let alike: Vec<bool> = first.iter().zip(&second).map(|(one, other)| one == other).collect();
     assert_eq!(alike, [[true; 9].as_slice(), &[false; 8]].concat());
@@ -307,7 +308,7 @@ fn chains_are_there_when_asked_for() {
     assert!(!front.has_said("the access log has no chains"));
     front.write(&config("prefix-hash", "access_chain = true\n"));
     assert_eq!(front.reload().0, 200);
-    // Who was not heard of in time while the machine stood still is no runner-up.
+    // An engine that did not answer in time while the machine stood still would be no runner-up.
     (0..2).for_each(|place| front.until_health(place, "up"));
     ask(&start);
     let line = file.until_lines(5).remove(4);
@@ -315,7 +316,7 @@ fn chains_are_there_when_asked_for() {
     front.until_said("the access log has no chains");
 }
 
-/// As logrotate does, under load, and also while the configuration is wrong: no line is lost or torn.
+/// Rotates the log as logrotate does, under load, and also while the configuration is wrong: no line is lost or torn.
 #[test]
 fn a_rotated_file_is_opened_anew_on_sighup() {
     let (engine, file) = (Engine::start(), File::new("rotated"));
@@ -335,7 +336,7 @@ fn a_rotated_file_is_opened_anew_on_sighup() {
         asked += 100;
         rotated.push(old);
     }
-    // Those that are still to be written are waited for at the end, but only for a second.
+    // At its end the process waits for lines that are still to be written, but only for a second.
     until("all lines", || front.metric("warmfront_access_lines_total") == asked as f64);
     assert_eq!(front.stop(), Some(0));
     let lines: usize = rotated.iter().chain([&file]).map(|file| file.lines().len()).sum();
@@ -346,12 +347,12 @@ fn a_rotated_file_is_opened_anew_on_sighup() {
 /// request.
 #[test]
 fn upgrades_lose_no_line() {
-    // Who ends waits for a second until its last lines are written. The machine may stand still for as long: hardly in
+    // A process that ends waits a second for its last lines. The machine may stand still for that long, but hardly in
     // each of three tries.
     in_one_of(3, "a line for each request", true, upgrades_wrote_each_line);
 }
 
-/// False where it stood still, and lines are missing.
+/// False if it stood still, and lines are missing.
 fn upgrades_wrote_each_line() -> bool {
     let (over, stood_still) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -372,7 +373,7 @@ fn upgrades_wrote_each_line() -> bool {
     })
 }
 
-/// How many there are in the end, and of how many requests.
+/// How many lines there are in the end, and for how many requests.
 fn lines_of_upgrades() -> (usize, usize) {
     let file = File::new("upgraded");
     let ([_engine], front) = fleet("auto", &format!("[log]\n{}", file.config()));

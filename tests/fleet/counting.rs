@@ -1,4 +1,4 @@
-//! What is counted of an engine stands under its name, whoever has its slot before and after.
+//! Counts of an engine are shown under its name, whichever engines have its slot before and after.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn ended(front: &Front, name: &str) -> f64 {
     counts(front, "warmfront_requests_total").get(name).copied().unwrap_or(0.0)
 }
 
-/// Waits for these, and for them alone: what is counted falls nowhere on the way.
+/// Waits for exactly these counts; on the way no count falls.
 fn until_ended(front: &Front, expected: &[(&str, f64)]) {
     until("the counts", || expected.iter().all(|(name, count)| ended(front, name) == *count));
     let sum: f64 = expected.iter().map(|(_, count)| count).sum();
@@ -48,13 +48,13 @@ fn slot(front: &Front, place: usize) -> u64 {
     front.endpoint(place)["slot"].as_u64().unwrap()
 }
 
-/// Waits until nobody finishes in a slot that was left, while nothing that is counted falls.
+/// Waits until no request runs in a slot that was left; meanwhile no count falls.
 fn until_at_rest(front: &Front, slots: usize) {
     let before = counts(front, "warmfront_requests_total");
     until("the slot's rest", || {
         let now = counts(front, "warmfront_requests_total");
         assert_eq!(now, before);
-        // One that has left has series of its own until its slot is free.
+        // An engine that has left has its own series until its slot is free.
         counts(front, "warmfront_endpoint_in_flight").len() == slots
     });
 }
@@ -81,7 +81,7 @@ fn who_takes_the_slot_of_one_that_left_begins_at_zero() {
 
     assert_eq!(front.asks("DELETE", &format!("/endpoints/{a}"), "").0, 200);
     serve(&front, 2);
-    // What it had ends while it leaves, and is its own.
+    // Its requests end while it leaves, and are counted as its own.
     drop(streams);
     until_ended(&front, &[(&a, 6.0), (&b, 8.0)]);
     until_at_rest(&front, 1);
@@ -125,7 +125,7 @@ fn engines_that_change_addresses_keep_their_counts_and_no_others() {
     );
     serve(&front, 10);
     until_ended(&front, &[("a", 8.0), ("b", 8.0)]);
-    // Nothing tells two slots of one name apart: longer than the one that was left rests.
+    // Longer than the slot that was left rests: nothing tells two slots of one name apart.
     std::thread::sleep(Duration::from_secs(3));
     until_ended(&front, &[("a", 8.0), ("b", 8.0)]);
 
@@ -140,12 +140,12 @@ fn engines_that_change_addresses_keep_their_counts_and_no_others() {
     assert_eq!(sums, [3, 8, 10, 5]);
 }
 
-/// Each request is answered by another engine: of whom the failed connect was shows nowhere else.
+/// Each request is answered by the other engine: only this count tells which one the failed connect was to.
 #[test]
 fn a_connect_that_fails_is_counted_by_its_endpoint() {
     on_both(|driver| {
         let [there, gone]: [Engine; 2] = std::array::from_fn(|_| Engine::start());
-        // Nobody but requests finds out that it is gone.
+        // Only requests find out that it is gone, no probe.
         let seldom = config("", &[&there, &gone]).replace("probe_interval_ms = 50", "probe_interval_ms = 3600000");
         let front = Front::start(driver, &[], &seldom);
         (0..2).for_each(|place| front.until_health(place, "up"));
@@ -159,7 +159,7 @@ fn a_connect_that_fails_is_counted_by_its_endpoint() {
     });
 }
 
-/// A rolling update: the name is elsewhere before what was there ends.
+/// A rolling update: the name has another address before the requests at the old one have ended.
 #[test]
 fn what_breaks_where_an_engine_was_is_counted_under_its_name() {
     on_both(|driver| {

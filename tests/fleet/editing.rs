@@ -59,14 +59,14 @@ fn engines_are_added_drained_and_removed_while_requests_run() {
         (0..10).for_each(|_| assert_eq!(client.post().status, 200));
         assert_eq!(first.requests(), before + 5, "{driver}");
 
-        // What was not written to the file is gone with the next reload.
+        // A change that is not in the file is undone by the next reload.
         assert_eq!(front.reload().0, 200);
         assert_eq!(names(&front), [name]);
     }
 }
 
-/// What stands in the file counts, also where that was read for another reason, as a rotation of logs: who drained an
-/// engine by hand is to know that it serves again.
+/// The file counts, even if it was read for another reason, such as log rotation: an operator who drained an engine by
+/// hand has to learn that it serves again.
 #[test]
 fn what_a_reload_undoes_is_named() {
     let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
@@ -88,7 +88,7 @@ fn what_a_reload_undoes_is_named() {
     assert_eq!(undone(), serde_json::json!([first, third]));
     front.until_said(&format!("engines=[\"{first}\", \"{third}\"]"));
     assert_eq!(undone(), serde_json::json!([]), "once");
-    // It comes back, though nobody has changed the file.
+    // It comes back, though the file has not changed.
     assert_eq!(front.asks("DELETE", &format!("/endpoints/{second}"), "").0, 200);
     front.until_said(&format!("removed=\"{second}\""));
     front.hang_up();
@@ -99,7 +99,7 @@ fn what_a_reload_undoes_is_named() {
     assert_eq!(undone(), serde_json::json!([]));
 }
 
-/// What it has yet from before takes its place, and shows.
+/// Requests that it still has from before count against its cap, and are shown.
 #[test]
 fn an_engine_that_is_taken_out_and_added_again_gets_no_more_at_once() {
     for driver in DRIVERS {
@@ -146,7 +146,8 @@ fn a_wrong_change_changes_nothing_and_is_explained() {
     }
 }
 
-/// A disk that is gone is a reason to drain an engine, and none to refuse that: only what is new is read.
+/// A disk that is gone is a reason to drain an engine, and no reason to refuse to: only the key of a new engine is
+/// read.
 #[test]
 fn engines_are_drained_and_removed_where_no_file_can_be_read() {
     let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
@@ -167,7 +168,7 @@ fn engines_are_drained_and_removed_where_no_file_can_be_read() {
     let front = Front::start("auto", &[], &format!("{rest}{}{}", upstream(&first), upstream(&second)));
     (0..2).for_each(|place| front.until_health(place, "up"));
     let added = |key: &str| format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{key}\"}}", third.address);
-    // Of this process's files only keys: who asks here would be sent any other.
+    // Only key files may be named: the content of any other would be sent to the address in the request.
     let hidden = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("editing-hidden-{}", std::process::id()));
     std::fs::write(&hidden, "secret").unwrap();
     std::os::unix::fs::symlink(&hidden, folder.join("link")).unwrap();
@@ -201,8 +202,8 @@ fn engines_are_drained_and_removed_where_no_file_can_be_read() {
     assert!(status == 422, "a reload reads all of it: {status} {said}");
 }
 
-/// The key of an engine that is to be added lies on a disk that is gone: others are drained, and the front is asked, until
-/// it comes.
+/// The key of an engine that is to be added is on a disk that is gone: until it comes others can be drained, and the
+/// front answers.
 #[test]
 fn a_key_that_is_not_read_holds_nobody_up() {
     let [first, second, third] = std::array::from_fn::<_, 3, _>(|_| Engine::start());
@@ -222,7 +223,7 @@ fn a_key_that_is_not_read_holds_nobody_up() {
             let engine = format!("{{\"url\":\"http://{}\",\"api_key_file\":\"{}\"}}", third.address, far.display());
             front.asks("POST", "/endpoints", &engine)
         });
-        // It opens once it is read.
+        // The pipe opens once it is read.
         let flags = OFlags::NONBLOCK.bits() as i32;
         let mut opened = None;
         until("a reader", || {

@@ -1,4 +1,4 @@
-//! The end of a front that others balance over: it denies that it is ready before it takes no more.
+//! The end of a front behind a balancer: it says that it is not ready some time before it stops accepting.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn who_is_told_to_end_denies_readiness_and_serves_on() {
         assert_eq!(front.metric("warmfront_draining"), 1.0, "{driver}");
         assert!(front.asks("GET", "/endpoints", "").1.contains("\"draining\":true"), "{driver}");
         let (old, new) = (kept.post(), front.connect().post());
-        // As long as the machine did not stand still for the whole delay.
+        // Unless the machine stood still for the whole delay.
         if told.elapsed() < Duration::from_millis(3_500) {
             assert_eq!([(old.status, old.closes), (new.status, new.closes)], [(200, false); 2], "{driver}");
         }
@@ -53,7 +53,7 @@ fn another_signal_ends_the_delay() {
     }
 }
 
-/// Whoever stops a front, or upgrades it, and sets a time for that is to know what it has cost.
+/// An operator who stops or upgrades a front within a set time has to learn how many requests were cut.
 #[test]
 fn what_a_drain_cuts_is_told() {
     on_both(|driver| {
@@ -63,7 +63,7 @@ fn what_a_drain_cuts_is_told() {
             front.until_health(0, "up");
             engine.becomes(Mood::TicksOn);
             let mut streams: Vec<_> = (0..3).map(|_| front.connect()).collect();
-            // Whose next request has not come is no request that is cut.
+            // A connection whose next request has not come is no cut request.
             let _idle = front.connect();
             streams.iter_mut().for_each(|stream| stream.ask());
             let heads: Vec<_> = streams.iter_mut().map(|stream| stream.head()).collect();
@@ -80,7 +80,7 @@ fn what_a_drain_cuts_is_told() {
     });
 }
 
-/// What other servers reopen their logs by, and stop gracefully by.
+/// The signals by which other servers reopen their logs (SIGUSR1) and stop gracefully (SIGQUIT).
 #[test]
 fn sigusr1_changes_nothing_and_sigquit_drains() {
     let engine = Engine::start();

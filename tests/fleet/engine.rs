@@ -1,4 +1,4 @@
-//! Engines as processes seem from outside: an address, `/health`, and requests, each failing in its own way.
+//! Stand-ins for engine processes: an address, `/health`, and requests, which can fail in several ways.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,13 +27,13 @@ pub enum Mood {
     Drains,
     /// Begins a stream and says no more.
     Silent,
-    /// Begins a stream, and breaks it off when it is in another mood.
+    /// Begins a stream, and breaks it off when its mood changes.
     Breaks,
     /// Reads requests and answers none.
     Hangs,
     /// A stream of [`EVENTS`] events, one every 20 ms.
     Ticks,
-    /// One that ends when it is in another mood.
+    /// A stream of such events that ends when its mood changes.
     TicksOn,
 }
 
@@ -46,12 +46,12 @@ const MOODS: [Mood; 8] =
 #[derive(Default)]
 struct State {
     mood: AtomicUsize,
-    /// What it answers to who asks for its metrics; nothing: that it has none.
+    /// Its answer to `/metrics`; empty: 404.
     metrics: Mutex<&'static str>,
-    /// What it lists, and serves alone; nothing: it has no list, and serves what comes.
+    /// The models that it lists and serves; none: it has no list, and serves any model.
     models: Mutex<Vec<(&'static str, u32)>>,
     asks_keys: AtomicBool,
-    /// Who does not show it is kept out, of its list too; nothing: it has none.
+    /// The API key that it asks for, also for its list; empty: none.
     key: Mutex<&'static str>,
 
     gone: AtomicBool,
@@ -63,7 +63,7 @@ struct State {
 
 pub struct Engine {
     pub address: SocketAddr,
-    /// Keeps the address while it is gone.
+    /// Keeps the address reserved while the engine is gone.
     _kept: TcpListener,
     state: Arc<State>,
 }
@@ -94,39 +94,39 @@ impl Engine {
         self.state.mood.store(place, Ordering::Relaxed);
     }
 
-    /// Answers who asks for its metrics with this.
+    /// Sets its answer to `/metrics`.
     pub fn tells(&self, answer: &'static str) {
         *self.state.metrics.lock().unwrap() = answer;
     }
 
-    /// Lists these, with the tokens of their contexts, and answers who asks for others with 404.
+    /// Lists these models, with their contexts in tokens, and answers 404 to requests for others.
     pub fn serves(&self, models: &[(&'static str, u32)]) {
         *self.state.models.lock().unwrap() = models.to_vec();
     }
 
-    /// Answers requests without a key with 401, whichever it is.
+    /// Answers 401 to requests without a key; any key will do.
     pub fn asks_keys(&self) {
         self.state.asks_keys.store(true, Ordering::Relaxed);
     }
 
-    /// Answers who does not show this key with 401, also who asks for its list.
+    /// Answers 401 to requests without this key, also for its list.
     pub fn takes(&self, key: &'static str) {
         *self.state.key.lock().unwrap() = key;
     }
 
-    /// Answers no probe in two seconds, or each at once.
+    /// Answers probes only after two seconds, or at once.
     pub fn is_slow(&self, slow: bool) {
         self.state.slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Listens no more; what it has stays open.
+    /// Stops listening; its open connections stay.
     pub fn goes(&self) {
         self.state.gone.store(true, Ordering::Relaxed);
-        // The first one has it look.
+        // A connection makes its thread look whether it is to close.
         crate::until("the listener to close", || TcpStream::connect(self.address).is_err());
     }
 
-    /// Is started again on its address.
+    /// Listens on its address again.
     pub fn returns(&self) {
         self.state.gone.store(false, Ordering::Relaxed);
         self.listen(TcpListener::bind(self.address).unwrap());
@@ -137,7 +137,7 @@ impl Engine {
         self.state.requests.load(Ordering::Relaxed)
     }
 
-    /// Most requests that it had at a time since this was asked last.
+    /// Most requests that it had at a time since the last call.
     pub fn most_at_once(&self) -> usize {
         self.state.most_at_once.swap(0, Ordering::Relaxed)
     }
@@ -187,7 +187,7 @@ fn serve(mut wire: Wire, state: &State) {
                 let at_once = state.at_once.fetch_add(1, Ordering::Relaxed) + 1;
                 state.most_at_once.fetch_max(at_once, Ordering::Relaxed);
                 state.requests.fetch_add(1, Ordering::Relaxed);
-                // Long enough for others to come beside it.
+                // Long enough for others to come meanwhile.
                 std::thread::sleep(Duration::from_millis(2));
                 state.at_once.fetch_sub(1, Ordering::Relaxed);
                 let mood = || MOODS[state.mood.load(Ordering::Relaxed)];
@@ -216,7 +216,7 @@ fn serve(mut wire: Wire, state: &State) {
     }
 }
 
-/// An event every 20 ms, for as long as that holds of how many there were.
+/// Sends an event every 20 ms, as long as `goes_on` holds of their number.
 fn tick(wire: &mut Wire, goes_on: impl Fn(usize) -> bool) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     wire.stream.write_all(head.as_bytes())?;

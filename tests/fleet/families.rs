@@ -8,7 +8,8 @@ use crate::engine::Engine;
 use crate::front::{Client, Front};
 use crate::{on_both, untested, until};
 
-/// A port of both families that nobody is given, where who means to may listen. See [`crate::reserved`].
+/// A port of both families that the kernel gives to no other process, and on which the front can listen. See
+/// [`crate::reserved`].
 fn kept() -> (u16, TcpListener) {
     let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
@@ -30,7 +31,7 @@ fn config(listen: &[&str], port: u16) -> String {
     format!("[serve]\nlisten = {listen:?}\nshards = 2\npin = false\n[health]\nprobe_interval_ms = 50\n")
 }
 
-/// In either order, beside each other as alone, and over upgrades from one to the other.
+/// In either order, together or alone, and over upgrades from one to the other.
 #[test]
 fn both_families_are_served_at_one_port() {
     if !has_ipv6() {
@@ -57,7 +58,8 @@ fn both_families_are_served_at_one_port() {
     });
 }
 
-/// What clients of `[::]` alone have had, they have behind an upgrade to both as well; and IPv4 alone is that.
+/// Clients of `[::]` alone are served after an upgrade to both as before; and a listener for IPv4 alone takes only
+/// that.
 #[test]
 fn one_family_may_come_and_go() {
     if !has_ipv6() {

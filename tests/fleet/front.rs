@@ -28,7 +28,7 @@ impl Front {
         Front::by(Command::new(env!("CARGO_BIN_EXE_warmfront")), driver, engines, config)
     }
 
-    /// Starts by a command of the test's own, which hands its arguments to the program.
+    /// Starts it by the test's own command, which hands its arguments to the program.
     pub fn by(mut command: Command, driver: &str, engines: &[SocketAddr], config: &str) -> Front {
         static STARTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -206,8 +206,8 @@ impl Front {
         crate::until(health, || self.acts_on(place, health));
     }
 
-    /// The sum of the series of a counter or gauge that begin so. The page must know the family: one that is gone would
-    /// read as 0, which much is held to.
+    /// The sum of the series of a counter or gauge that begin with `name`. The page must have the family: one that was
+    /// removed would read as 0, which many tests expect.
     pub fn metric(&self, name: &str) -> f64 {
         let reply = Client::to(self.admin).get("/metrics");
         let text = String::from_utf8(reply.body.data).unwrap();
@@ -256,7 +256,7 @@ fn logged(lines: &mpsc::Receiver<String>, words: &str) -> SocketAddr {
 
 pub struct Reply {
     pub status: u16,
-    /// The connection ends behind it.
+    /// The connection ends after it.
     pub closes: bool,
     pub body: Body,
 }

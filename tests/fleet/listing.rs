@@ -10,14 +10,14 @@ use crate::{DRIVERS, until};
 
 const WARM: &str = "[control]\nmodels_interval_ms = 200\n";
 
-/// A front by `warm`, once it knows what these serve.
+/// A front with policy `warm`, once it knows what these engines serve.
 fn front(driver: &str, engines: &[&Engine]) -> Front {
     let front = Front::start(driver, &[], &config(WARM, engines).replace("round-robin", "warm"));
     (0..engines.len()).for_each(|place| until_known(&front, place));
     front
 }
 
-/// Waits until the engine at `place` is asked for what it serves. Where it is slow to say so requests come before that.
+/// Waits until it is known what the engine at `place` serves. If the engine is slow to say so, requests may come first.
 fn until_known(front: &Front, place: usize) {
     front.until_health(place, "up");
     until("a pool of its model", || {
@@ -51,13 +51,13 @@ fn a_long_prompt_is_sent_to_who_takes_it() {
     assert_eq!(sent(80_000, 1), [1, 0], "there is no other");
 }
 
-/// A reload under load that renames engines of different models, and one that puts others in their places: what each
-/// serves is known before it is asked.
+/// A reload under load that renames engines of different models, and one that replaces them by others: what each serves
+/// is known before it gets requests.
 #[test]
 fn engines_that_are_renamed_or_replaced_serve_on() {
     for driver in DRIVERS {
-        // A reload waits for a second for what an engine serves, and some are stopped for as long: hardly in each of
-        // three tries.
+        // A reload waits a second to learn what an engine serves. The machine may stop some for that long, but hardly
+        // in each of three tries.
         let failed: Vec<_> = (0..3).map(|_| renamed_and_replaced(driver)).take_while(|failed| *failed > 0).collect();
         assert!(failed.len() < 3, "{driver}: {failed:?} requests failed");
     }
@@ -102,7 +102,7 @@ fn renamed_and_replaced(driver: &str) -> usize {
     failed.load(Ordering::Relaxed)
 }
 
-/// Whoever lists a model gets prompts for it.
+/// An engine that lists a model gets prompts for it.
 #[test]
 fn who_comes_to_list_what_others_serve_is_told_of() {
     let [a, b] = std::array::from_fn(|_| Engine::start());
@@ -133,14 +133,14 @@ fn an_adapter_that_is_loaded_by_hand_is_served_soon() {
     assert_eq!(["a", "b", "new"].map(|model| client.prompts(model, 100)), [200, 200, 404]);
     a.serves(&[("a", 8_192), ("new", 8_192)]);
     until("the adapter", || client.prompts("new", 100) == 200);
-    // It is unloaded, and loaded elsewhere: the first to know is its engine.
+    // The model is unloaded, and loaded elsewhere: its old engine is the first to know.
     a.serves(&[("a", 8_192)]);
     b.serves(&[("b", 8_192), ("new", 8_192)]);
     until("the other engine's", || client.prompts("new", 100) == 200);
 }
 
-/// Where engines ask for keys one of them judges who was let in nowhere yet: it is not the only one that may serve it by
-/// now.
+/// If engines ask for keys, a client that none has let in yet is judged by one of them, which need not be the only one
+/// that serves the model by now.
 #[test]
 fn an_adapter_that_is_loaded_by_hand_is_served_soon_to_whom_no_engine_knows() {
     let [a, b] = std::array::from_fn(|_| Engine::start());
@@ -158,7 +158,7 @@ fn an_adapter_that_is_loaded_by_hand_is_served_soon_to_whom_no_engine_knows() {
     until("the adapter", || new() == 200);
 }
 
-/// Its clients show the key that the process before took, and it refuses them at once.
+/// Its clients show the key that the process before took, and the new one refuses them at once.
 #[test]
 fn who_is_started_again_with_another_key_serves_nothing() {
     let [a, b] = std::array::from_fn(|_| Engine::start());
@@ -179,7 +179,7 @@ fn who_is_started_again_with_another_key_serves_nothing() {
         answers.filter(|status| *status != 200).count()
     };
     assert_eq!(asks(4), 0);
-    // The process is the same for all that is known, and what it serves.
+    // As far as is known the process is the same, and so is what it serves.
     b.takes("another");
     front.until_said("it refuses the key");
     assert!(front.endpoint(1)["models"].is_array());
@@ -198,7 +198,7 @@ fn who_is_started_again_with_another_key_serves_nothing() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Its clients get 404 from then on, and the engine is up.
+/// Clients would get 404 from then on, though the engine is up.
 #[test]
 fn a_model_that_nobody_serves_any_more_is_told() {
     let [a, b] = std::array::from_fn(|_| Engine::start());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::untested;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// `auto` is io_uring, and epoll once more where this machine gives no ring.
+/// `auto` is io_uring, or epoll once more if this machine gives no ring.
 pub const DRIVERS: [&str; 2] = ["epoll", "auto"];
 
 pub fn until(what: &str, mut met: impl FnMut() -> bool) {
@@ -16,7 +16,7 @@ pub fn until(what: &str, mut met: impl FnMut() -> bool) {
     }
 }
 
-/// The same on both drivers, at once: most of it is waiting.
+/// Runs a test on both drivers, side by side: most of its time is waiting.
 pub fn on_both(test: impl Fn(&'static str) + Sync) {
     untested::has_ring("fronts on io_uring");
     std::thread::scope(|scope| {

@@ -19,7 +19,7 @@ struct Ranks {
 
 #[derive(Default)]
 struct State {
-    /// What each request named, all values of that field.
+    /// The ranks that each request named: all values of that field.
     asked: Mutex<Vec<Vec<String>>>,
     /// When its process began.
     began: Mutex<u32>,
@@ -47,7 +47,7 @@ impl Ranks {
         Ranks { address, state }
     }
 
-    /// What was named since this was asked last.
+    /// The ranks that were named since the last call.
     fn asked(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut *self.state.asked.lock().unwrap())
     }
@@ -113,7 +113,7 @@ fn chat(front: &Front, field: &str, words: &str) {
     assert_eq!(client.reply().status, 200);
 }
 
-/// Each rank by itself, by its own figures, and the same prompt at the same one.
+/// Each rank is chosen by itself, by its own figures, and the same prompt goes to the same rank.
 #[test]
 fn ranks_behind_one_port_are_endpoints_of_their_own() {
     on_both(|driver| {
@@ -154,7 +154,7 @@ fn ranks_behind_one_port_are_endpoints_of_their_own() {
     });
 }
 
-/// From one to two and back, and to what it has not.
+/// Reloads `ranks` from one to two and back, and to a number that the engine does not have.
 #[test]
 fn a_reload_makes_ranks_of_a_server_and_one_again() {
     on_both(|driver| {
@@ -227,14 +227,14 @@ fn what_engines_want_of_the_index_and_have_of_it_is_counted() {
     });
 }
 
-/// Its name has brackets, and colons beside the one before its port, on every page and in every path.
+/// An IPv6 address: the name has brackets and further colons, on every page and in every path.
 #[test]
 fn a_server_at_an_ipv6_address_is_called_so_everywhere() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         return crate::untested::say("what comes by IPv6, as this machine has none");
     };
     on_both(|driver| {
-        // Its own: both run at once, and what was asked of it is counted.
+        // An engine for each driver: both run at once, and its requests are counted.
         let engine = Ranks::on(TcpListener::bind("[::1]:0").unwrap());
         let name = engine.address.to_string();
         let config = format!(

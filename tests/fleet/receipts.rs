@@ -1,4 +1,5 @@
-//! Receipts: what became of a request and why it went where it went, asked by its id, on the admin listener and in words.
+//! Receipts: what became of a request and why it went where it went, asked by its id, on the admin listener and in
+//! words.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -22,8 +23,8 @@ fn ask(client: &mut Client, id: &str, text: &str) -> u16 {
 /// How long the front waits for its thread that keeps them.
 const FRESH_WAIT: Duration = Duration::from_secs(1);
 
-/// `GET /receipts` and what is behind it. An answer that took the whole wait may lack what ended last, for that thread
-/// stood still: only then it is asked for again.
+/// `GET /receipts` followed by `rest`. An answer that took the whole wait may lack the last requests, since that thread
+/// stood still: only then it is asked again.
 fn receipts(front: &Front, rest: &str) -> Vec<Value> {
     let mut answer = (0, String::new());
     for _ in 0..3 {
@@ -105,7 +106,7 @@ fn by_prefix_it_says_the_load_and_the_bound() {
     assert!(said.contains("most requests it might have, this one included"), "{said}");
 }
 
-/// The last ones, newest first, and no more of them than was asked for; a reload changes how many.
+/// The last requests, newest first, and no more of them than configured; a reload changes how many.
 #[test]
 fn the_newest_come_first_and_the_oldest_go() {
     let engine = Engine::start();
@@ -124,7 +125,7 @@ fn the_newest_come_first_and_the_oldest_go() {
         assert_eq!(ask(&mut client, id, "words"), if number == 2 { 500 } else { 200 });
     }
     assert_eq!(ids(&receipts(&front, "")), ["d", "c", "again", "b"]);
-    // Balancers ask more often than anybody.
+    // Balancers' checks are the most frequent requests.
     for _ in 0..3 {
         (0..3).for_each(|_| assert_eq!(client.get("/health").status, 200));
         assert_eq!(ids(&receipts(&front, "")), ["d", "c", "again", "b"]);
@@ -155,7 +156,7 @@ fn the_newest_come_first_and_the_oldest_go() {
     assert_eq!(front.asks("GET", "/receipts", "").0, 404);
 }
 
-/// What a client calls its request is cut, compared and shown as data.
+/// A client's id for its request is cut, compared, and shown as data.
 #[test]
 fn hostile_ids_are_found_cut_and_shown_in_one_line() {
     let ([_engine], front) = fleet("auto", "[log]\nreceipts = 64\n");
@@ -170,7 +171,7 @@ fn hostile_ids_are_found_cut_and_shown_in_one_line() {
         assert!(output.status.success(), "{id}: {said}");
         assert!(said.starts_with(&format!("request         {shown}: POST ")), "{id}: {said}");
     }
-    // Bytes that no request could be called by.
+    // Bytes that no id can have.
     for path in ["/%00", "/%1b%5b2J%0a", "/%ff%fe", "/%", "//", &format!("/{}", "y".repeat(5_000))] {
         let (status, said) = front.asks("GET", &format!("/receipts{path}"), "");
         assert!(matches!(status, 400 | 404), "{path}: {status}");

@@ -29,7 +29,7 @@ fn engines_come_and_go_and_limits_change() {
         let mut client = front.connect();
         (0..10).for_each(|_| assert_eq!(client.post().status, 200));
         assert_eq!((first.requests(), second.requests()), (5, 5));
-        // A stream of the engine that goes is not cut.
+        // A stream of the engine that leaves is not cut.
         first.becomes(Mood::Silent);
         let mut stream = front.connect();
         until("a stream of the first", || {
@@ -49,13 +49,13 @@ fn engines_come_and_go_and_limits_change() {
         assert_eq!(names(&front), [second.address.to_string(), third.address.to_string()]);
         assert_eq!(client.post().status, 413, "{driver}: two bytes are too many now");
         assert_eq!(front.asks("POST", "/explain", "{}").0, 413, "{driver}: for who asks about them, too");
-        // Until its first probe it is tried with a part of what it gets later.
+        // Until its first probe it gets only a part of its later share.
         front.until_health(1, "up");
         let mut client = front.connect();
         let before = first.requests();
         (0..10).for_each(|_| assert_eq!(client.get("/v1/a").status, 200));
         assert_eq!((first.requests(), third.requests()), (before, 5), "{driver}");
-        // The last of them is counted until its shard has seen its last byte off, a moment after the client has it.
+        // A request is counted until its shard has seen the last byte go, a moment after the client has it.
         until("the stream alone", || front.metric("warmfront_counted_in_flight") == 1.0);
         drop(stream);
         until("its end", || front.metric("warmfront_counted_in_flight") == 0.0);
@@ -81,7 +81,7 @@ fn a_wrong_file_changes_nothing_and_is_explained() {
     }
 }
 
-/// Engines are watched on through a reload, unless it is what their watch goes by that changes.
+/// Watching engines goes on through a reload, unless keys change that it depends on.
 #[test]
 fn a_watch_follows_what_it_goes_by() {
     let engine = Engine::start();
@@ -89,7 +89,7 @@ fn a_watch_follows_what_it_goes_by() {
     let quick = text("successes_up = 2\n");
     let slow = quick.replace("_ms = 50", "_ms = 60000");
     let front = Front::start("auto", &[], &slow);
-    // One probe comes with the watch and is not enough, and the next one comes in a minute.
+    // One probe comes when watching begins and is not enough, and the next one comes in a minute.
     front.write(&format!("{slow}weight = 2\n"));
     assert_eq!(front.reload().0, 200);
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -107,10 +107,10 @@ fn what_needs_a_restart_is_said() {
     let both = serde_json::json!(["serve.pin", "log.format"]);
     for (rest, restart) in [
         (other.to_owned(), both.clone()),
-        // It is still to be restarted, whatever else changes.
+        // It still waits for a restart, whatever else changes.
         (other.to_owned(), both.clone()),
         (format!("{other}stream_error_event = false\nallowed_origins = []\n"), both),
-        // As it was started.
+        // As the process was started.
         (String::new(), serde_json::json!([])),
     ] {
         front.write(&config(&rest, &[&engine]));
@@ -151,7 +151,7 @@ fn an_index_that_is_made_anew_is_as_large_as_it_is_to_be() {
 }
 
 /// Twenty reloads, each with other engines, policies and limits, by signal and by request, under a load of short
-/// requests and streams: nobody notices.
+/// requests and streams: no request fails.
 #[test]
 fn reloads_under_load_cost_no_request() {
     for driver in DRIVERS {
@@ -195,7 +195,7 @@ fn reloads_under_load_cost_no_request() {
     }
 }
 
-/// A budget that is left to the machine stays the machine's: bodies are held on behind a reload.
+/// A budget that is derived from the machine stays so: bodies are still held after a reload.
 #[test]
 fn bodies_are_held_behind_a_reload() {
     let engine = Engine::start();
@@ -207,7 +207,7 @@ fn bodies_are_held_behind_a_reload() {
     (0..5).for_each(|_| assert_eq!(client.post().status, 200));
 }
 
-/// Until it ends, which may be never, nothing else in the log would tell of it.
+/// Until a reload ends, which may be never, nothing else in the log would tell of it.
 #[test]
 fn a_reload_that_hangs_is_told() {
     let engine = Engine::start();

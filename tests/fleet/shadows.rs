@@ -1,4 +1,4 @@
-//! A policy is tried out beside the one that chooses: switched on by a reload, read on the admin listener.
+//! A shadow policy is tried out: switched on by a reload, and read on the admin listener.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn config(shadow: &str) -> String {
     )
 }
 
-/// Some 1,500 tokens.
+/// Sends a prompt of some 1,500 tokens.
 fn ask(client: &mut Client) {
     let body = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}],"model":"m"}}"#, "words ".repeat(1_000));
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
@@ -41,13 +41,13 @@ fn an_operator_sees_what_another_policy_would_do() {
         (0..4).for_each(|_| ask(&mut client));
         let looked_at = |shadow: &Value| shadow["agreed"].as_u64().unwrap() + shadow["differed"].as_u64().unwrap();
         until("four looks", || looked_at(&shadow()) == 4);
-        // One look counts this and that: its shard is through with the last one when it answers what came behind.
+        // The shard has counted the last request when it answers one that came after.
         let mut behind = front.connect();
         behind.send("x x\r\nhost: x\r\n\r\n");
         assert_eq!(behind.reply().status, 400);
         let shown = shadow();
         let held = |which: &str| shown[which]["held_tokens"].as_u64().unwrap();
-        // By turns one prompt is new twice, by content once.
+        // With round-robin a prompt is new at two engines, by content at one.
         assert!(held("chosen") > 2_500 && held("instead") > 3_900, "{shown}");
         assert_eq!((&shown["nobody"], &shown["skipped"]), (&Value::from(0), &Value::from(0)), "{shown}");
         let (_, metrics) = front.asks("GET", "/metrics", "");
@@ -63,7 +63,7 @@ fn an_operator_sees_what_another_policy_would_do() {
             let line = format!("warmfront_shadow_{line} {value}");
             assert!(metrics.lines().any(|shown| shown == line), "{line}\nis not in\n{metrics}");
         }
-        // Off again: what was counted stays in the metrics, as counters do.
+        // Switched off again: its counters stay in the metrics.
         front.write(&config("off"));
         assert_eq!(front.reload().0, 200);
         until("no other policy", || shadow() == Value::Null);

@@ -44,8 +44,8 @@ fn auto_is_io_uring_where_there_are_rings() {
     assert_eq!(is("uring"), untested::has_ring("fleets on io_uring"));
 }
 
-/// Longer than tokio keeps them where nobody says otherwise (10 s). Where no thread can be made for the moment, what is to
-/// be done by one would panic if there were none, and look-ups of a name, reloads or saves come no more.
+/// Longer than tokio keeps them where nobody says otherwise (10 s). Where no thread can be made for the moment, what is
+/// to be done by one would panic if there were none, and look-ups of a name, reloads or saves come no more.
 #[test]
 fn a_thread_for_what_blocks_stays() {
     let front = Front::start("auto", &[Engine::start().address], "");
@@ -78,7 +78,7 @@ fn what_would_silence_or_kill_it_is_refused() {
     let _ = std::fs::remove_file(path);
 }
 
-/// A reload that comes while it reads its files would end a process that waits for no signal yet.
+/// A SIGHUP that comes while it reads its files would end a process that does not wait for signals yet.
 #[test]
 fn a_reload_while_it_starts_is_taken_when_it_can() {
     let engine = Engine::start();
@@ -86,7 +86,8 @@ fn a_reload_while_it_starts_is_taken_when_it_can() {
         std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("starting-key-{}", std::process::id()));
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // The pipe opens once somebody reads it, and that one is then not past its files; the reload finds a file in its place.
+    // The pipe opens once somebody reads it, and that one is then not past its files; the reload finds a file in its
+    // place.
     let script = "self=$$
         (exec 3>\"$0\"; kill -HUP $self; sleep 0.2; rm \"$0\"; echo key >\"$0\"; echo key >&3; exec 3>&-) &
         program=$1; shift; exec \"$program\" \"$@\"";
@@ -107,11 +108,15 @@ fn an_admin_listener_for_all_is_told_of() {
     for (admin, times) in [("0.0.0.0:0", 1), ("127.0.0.1:0", 0)] {
         let front = Front::start("auto", &[engine.address], &format!("[serve]\nadmin = \"{admin}\"\n"));
         front.until_said("listening");
-        assert_eq!(front.log().matches("who reaches it adds, drains and removes engines").count(), times, "{admin}");
+        assert_eq!(
+            front.log().matches("any peer that reaches it adds, drains and removes engines").count(),
+            times,
+            "{admin}"
+        );
     }
 }
 
-/// Whoever reads the log by machine reads of its end, too.
+/// A program that reads the log as JSON can read why it ended, too.
 #[test]
 fn why_it_does_not_start_is_told_as_the_log_is_written() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -138,7 +143,7 @@ fn who_is_told_to_end_while_it_starts_ends_by_itself() {
     for signal in ["TERM", "INT", "QUIT"] {
         let _ = std::fs::remove_file(&pipe);
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        // The pipe opens once somebody reads it, and that one is then not past its files.
+        // The pipe opens once the front reads it, which has then not read all of its files.
         let script = "self=$$
             (exec 3>\"$0\"; kill -$1 $self; sleep 0.2; echo key >&3; exec 3>&-) &
             shift; program=$1; shift; exec \"$program\" \"$@\"";
@@ -156,7 +161,7 @@ fn who_is_told_to_end_while_it_starts_ends_by_itself() {
     }
 }
 
-/// How it ended, and what it said.
+/// Runs a command; returns how it ended, and what it printed.
 fn ended(mut command: Command) -> (Option<i32>, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut ended = None;

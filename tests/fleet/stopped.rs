@@ -1,4 +1,4 @@
-//! A process that stood still gives nobody up who was in time.
+//! A process that stood still gives up no client or engine that was in time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::front::Front;
 use crate::tries::in_one_of;
 use crate::{DRIVERS, until};
 
-/// More than epoll tells of at once.
+/// More connections than epoll tells at once.
 const CLIENTS: usize = 600;
 const LIMITS: &str = "[routing]\npolicy = \"round-robin\"\n[limits]\nhead_timeout_ms = 2000\n";
 const STOPPED: Duration = Duration::from_secs(3);
@@ -25,7 +25,7 @@ fn whose_head_came_while_the_process_stood_still_is_served() {
         let served = || {
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| front.connect()).collect();
             clients.iter_mut().for_each(|client| client.send("GET /v1/a HTTP/1.1\r\nhost:"));
-            // All of them are read, and have begun to count.
+            // By now all of them are read, and their deadlines run.
             assert_eq!(front.connect().get("/v1/a").status, 200);
             kill_process(process, Signal::STOP).unwrap();
             clients.iter_mut().for_each(|client| client.send(" x\r\n\r\n"));
@@ -33,19 +33,20 @@ fn whose_head_came_while_the_process_stood_still_is_served() {
             kill_process(process, Signal::CONT).unwrap();
             clients.iter_mut().filter_map(|client| (client.reply().status == 200).then_some(())).count()
         };
-        // Where the machine stands still before the stop a head may be too late in truth: hardly in each of three tries.
+        // If the machine stands still before the stop, a head may really be too late; but hardly in each of three
+        // tries.
         in_one_of(3, format_args!("{driver}, heads in time"), CLIENTS, served);
         until("how late control was", || front.metric("warmfront_control_late_seconds") >= 2.0);
     }
 }
 
-/// Nothing else would tell of it: no deadline passed, and nobody looked meanwhile.
+/// Nothing else would tell of it: no deadline passed, and control did not look meanwhile.
 #[test]
 fn that_the_process_stood_still_is_said_once_and_no_shard_is_blamed() {
     let engine = Engine::start();
     let front = Front::start("auto", &[engine.address], "[serve]\nshards = 2\n");
     front.until_health(0, "up");
-    // Each shard turns from then on.
+    // From here on each shard turns.
     front.until_said("ready shards=2");
     let process = Pid::from_raw(front.process().cast_signed()).unwrap();
     let slept = || front.log().matches("a shard does not wake").count();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Has them end with the test, whether it went well or not: a scope waits for its threads.
+/// Ends them with the test, whether that passes or panics: a scope waits for its threads.
 pub struct Stops<'a>(pub &'a AtomicBool);
 
 impl Drop for Stops<'_> {

@@ -48,7 +48,7 @@ impl Manager {
         let Ok(got) = recvmsg(&self.socket, &mut words_into, &mut control, RecvFlags::CMSG_CLOEXEC) else { return };
         for message in control.drain() {
             match message {
-                // Above the numbers that the next process is given them at, so that none is overwritten by another.
+                // Moved above the numbers at which the next process gets them, so that none overwrites another.
                 RecvAncillaryMessage::ScmRights(sockets) => {
                     self.kept.extend(sockets.map(|socket| rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap()));
                 }
@@ -59,7 +59,7 @@ impl Manager {
         self.said.push(String::from_utf8(words[..got.bytes].to_vec()).unwrap());
     }
 
-    /// Waits for a message that has this line; answers it.
+    /// Waits for a message that has this line; returns it.
     pub fn hears(&mut self, line: &str) -> String {
         let mut found = None;
         until(line, || {
@@ -70,7 +70,7 @@ impl Manager {
         found.unwrap()
     }
 
-    /// Takes what has come by now, and forgets it.
+    /// Takes and drops what has come by now.
     pub fn forgets(&mut self) {
         let mut heard = usize::MAX;
         while heard != self.said.len() {
@@ -110,7 +110,7 @@ pub fn config(front: Option<&Front>) -> String {
     format!("[serve]\nshards = {SHARDS}\npin = false\n{addresses}")
 }
 
-/// Killed in the middle: who connects before the next process is there waits, and is answered by it.
+/// The front is killed: clients that connect before the next process is there wait, and are answered by it.
 #[test]
 fn a_crash_refuses_nobody() {
     for driver in DRIVERS {
@@ -140,7 +140,7 @@ fn a_crash_refuses_nobody() {
         manager.hears("READY=1");
         manager.hears("FDSTORE=1");
         manager.said.clear();
-        // Who drains wants nobody to wait.
+        // After a drain no client is to wait.
         assert_eq!(front.stop(), Some(0));
         assert!(manager.hears("STOPPING=1").contains("STATUS=draining"));
         // `systemctl status` shows this of a service that has ended.
@@ -167,17 +167,19 @@ fn an_upgrade_changes_the_main_process() {
         manager.hears("FDSTORE=1");
         let at = |word: &str| manager.said.iter().position(|said| said.starts_with(word));
         assert_eq!(at("STOPPING"), None, "{driver}");
-        // What was kept of the one before may be a listener that nobody has any more.
+        // A kept socket of the process before may be a listener that no process has any more.
         assert!(at("FDSTOREREMOVE=1").is_some_and(|removed| Some(removed) < at("FDSTORE=1")), "{:?}", manager.said);
         assert_eq!(front.connect().post().status, 200);
-        // Whom the watchdog was set for has gone; who is not fed any more would be killed with all of its streams.
+        // The process that the watchdog was set for has gone. Without messages the new one would be killed with all of
+        // its streams.
         until("the first process's end", || front.first_has_ended());
         manager.forgets();
         manager.hears("WATCHDOG=1");
     }
 }
 
-/// One that has to wait long for its engines: systemd writes a warning of each word of a process that is not the service.
+/// An heir that has to wait long for its engines: systemd logs a warning of each message from a process that is not the
+/// service.
 #[test]
 fn who_is_to_take_anothers_place_is_silent_until_it_does() {
     for driver in DRIVERS {
@@ -189,7 +191,7 @@ fn who_is_to_take_anothers_place_is_silent_until_it_does() {
         let mut front = Front::by(command, driver, &engines, &(config(None) + "[health]\nprobe_timeout_ms = 1000\n"));
         manager.hears("READY=1");
         manager.forgets();
-        // Heard all the while: a manager's socket holds ten words, and who has one more waits.
+        // The manager reads all the while: its socket holds ten messages, and the sender of one more waits.
         front.try_upgrade();
         manager.hears("MAINPID=");
         manager.hears("READY=1");

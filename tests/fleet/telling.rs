@@ -1,5 +1,4 @@
-//! What an operator is told of trouble that no request shows: lines of the log, each once, and series that alarms are
-//! made of.
+//! What an operator is told of trouble that no request shows: log lines, each once, and series for alarms.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use crate::{QUICK, fleet, on_both, until};
 
 const LOADED: &str =
     "HTTP/1.1 200 OK\r\ncontent-length: 57\r\n\r\nvllm:num_requests_running 7\nvllm:num_requests_waiting 3\n\n";
-/// It says which process it is.
+/// Metrics that say which process it is.
 const STARTED: &str =
     "HTTP/1.1 200 OK\r\ncontent-length: 66\r\n\r\nprocess_start_time_seconds 1700000000\nvllm:num_requests_running 0\n";
 const SORRY: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\nsorry";
@@ -22,7 +21,7 @@ fn lines(front: &Front, words: &str) -> usize {
     front.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// It is up all the while: what it was last known to have of others' load is no figure any more, and neither is none.
+/// The engine is up all the while: its last known load is no longer believed, nor is it taken for none.
 #[test]
 fn an_engine_whose_metrics_become_unreadable_is_told() {
     let engine = Engine::start();
@@ -53,8 +52,8 @@ fn an_engine_whose_metrics_become_unreadable_is_told() {
 const FULL: &str = "HTTP/1.1 200 OK\r\ncontent-length: 121\r\n\r\nprocess_start_time_seconds 1700000000\n\
                     vllm:kv_cache_usage_perc 0.9\nvllm:cache_config_info{kv_cache_size_tokens=\"1000\"} 1\n";
 
-/// It has too much to do to tell of it, just when others have to wait: these go one by one as there is room, and not all
-/// at once.
+/// The engine is too busy to answer `/metrics`, just when requests have to wait: these go one by one as there is room,
+/// and not all at once.
 #[test]
 fn who_waits_goes_on_waiting_where_metrics_become_unreadable() {
     let engine = Engine::start();
@@ -85,7 +84,7 @@ fn who_waits_goes_on_waiting_where_metrics_become_unreadable() {
     assert_eq!((waiting(), engine.requests()), (0.0, 3));
 }
 
-/// Some have none by nature.
+/// Some engines have no metrics at all.
 #[test]
 fn that_an_engine_has_no_metrics_is_said_once() {
     let ([_engine], front) =
@@ -95,7 +94,7 @@ fn that_an_engine_has_no_metrics_is_said_once() {
     assert_eq!(lines(&front, UNREAD), 1);
 }
 
-/// The old configuration serves on, and nobody need have read the answer.
+/// The old configuration goes on serving, and the reload's answer may not have been read.
 #[test]
 fn a_configuration_that_is_refused_or_waits_is_told() {
     let engine = Engine::start();
@@ -119,7 +118,7 @@ fn a_configuration_that_is_refused_or_waits_is_told() {
     );
 }
 
-/// By the names that dashboards know, whoever made the process.
+/// Under the names that dashboards know, whatever program the process is.
 #[test]
 fn what_the_kernel_knows_of_the_process_is_told() {
     let ([_engine], front) = fleet("auto", QUICK);
@@ -140,7 +139,7 @@ fn what_the_kernel_knows_of_the_process_is_told() {
     names.for_each(|name| assert!(families.insert(name), "{name} twice"));
 }
 
-/// The file is the same by its name: without a word nobody knows whether the key of before is gone.
+/// The file's name is the same: without a log line an operator would not know whether the old key is gone.
 #[test]
 fn engines_that_are_asked_with_another_key_are_named() {
     let [open, locked] = std::array::from_fn(|_| Engine::start());
@@ -164,7 +163,7 @@ fn engines_that_are_asked_with_another_key_are_named() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Who comes next hangs, and is no request yet.
+/// Further clients hang, and are no requests yet.
 #[test]
 fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
     on_both(|driver| {
@@ -184,7 +183,7 @@ fn a_shard_that_has_as_many_clients_as_it_may_is_told() {
     });
 }
 
-/// Nobody else serves what it serves, so it stays, as slow as it is; and what it serves is not known.
+/// No other engine serves its models, so it stays, however slow; and what it serves is not known.
 #[test]
 fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
     let engine = Engine::start();
@@ -203,7 +202,7 @@ fn an_engine_that_stays_although_it_is_slow_is_told_and_so_is_the_end_of_it() {
     until("nothing more to say", || why().is_none());
 }
 
-/// One is taken out, the other stays because nobody else is left, and neither looks healthy.
+/// One engine is taken out, the other stays because none else is left, and neither looks healthy.
 #[test]
 fn what_engines_fail_by_is_told_of_who_is_out_and_of_who_is_kept() {
     on_both(|driver| {
@@ -233,7 +232,7 @@ fn what_engines_fail_by_is_told_of_who_is_out_and_of_who_is_kept() {
     });
 }
 
-/// Each minute, and here before another process is to take this one's place.
+/// The file is written each minute, and here before another process takes this one's place.
 #[test]
 fn caches_that_cannot_be_written_down_are_counted() {
     let engine = Engine::start();

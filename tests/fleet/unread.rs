@@ -1,4 +1,4 @@
-//! A front whose log nobody reads: what it leads to is full before it starts.
+//! A front whose log is not read: the pipe or socket for it is full before it starts.
 
 use std::io::{ErrorKind, Read, Write, pipe};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::front::Client;
 use crate::{DRIVERS, reserved, until};
 
-/// Ends with the value.
+/// A front that ends with the value.
 struct Front {
     child: Child,
     admin: SocketAddr,
@@ -54,7 +54,7 @@ impl Front {
         reply.status == 200 && String::from_utf8_lossy(&reply.body.data).contains(words)
     }
 
-    /// Has the engine go or come back, and waits until the front knows.
+    /// Makes the engine go or come back, and waits until the front knows.
     fn follows(&self, engine: &Engine, health: &str) {
         if health == "up" {
             engine.returns()
@@ -83,11 +83,11 @@ impl Front {
     }
 }
 
-/// Writes until nothing more is taken, and leaves it as it was.
+/// Writes until nothing more is taken, and leaves its flags as they were.
 fn fill(to: &mut (impl Write + AsFd)) {
     let flags = fcntl_getfl(&*to).unwrap();
     fcntl_setfl(&*to, flags | OFlags::NONBLOCK).unwrap();
-    // Byte by byte at the end: there is to be no room at all.
+    // Byte by byte at the end, so that there is no room at all.
     for piece in [&[b'\n'; 4_096][..], b"\n"] {
         let refused = std::iter::repeat_with(|| to.write(piece)).find_map(Result::err).unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
@@ -108,7 +108,7 @@ fn full(journal: bool) -> (Box<dyn Read + Send>, OwnedFd) {
     }
 }
 
-/// It starts, looks after its engines, answers and ends.
+/// The front starts, looks after its engines, answers and ends.
 #[test]
 fn a_log_that_nobody_reads_delays_nothing() {
     for (driver, journal) in DRIVERS.into_iter().zip([true, false]) {
@@ -120,7 +120,7 @@ fn a_log_that_nobody_reads_delays_nothing() {
     }
 }
 
-/// Who reads again is told how much he missed.
+/// A reader that reads again is told how many lines it missed.
 #[test]
 fn a_log_that_is_read_again_says_what_it_lost() {
     for (driver, journal) in DRIVERS.into_iter().zip([false, true]) {

@@ -1,4 +1,4 @@
-//! Another process in the place of the one that serves.
+//! Upgrades: another process takes the place of the one that serves.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ fn upgrades_under_load_cost_nothing() {
         let (stop, whole, served) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             let _stops = Stops(&stop);
-            // Round-robin gives each client half of both; either kind of reply is checked whole.
+            // Round-robin gives each client half of each kind of reply; both kinds are checked whole.
             for _ in 0..STREAMS {
                 scope.spawn(|| {
                     let mut client = front.connect();
@@ -57,7 +57,7 @@ fn upgrades_under_load_cost_nothing() {
             }
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // A connection for each request: one is always just being made.
+                    // A connection for each request, so that one is always just being made.
                     while !stop.load(Ordering::Relaxed) {
                         let reply = front.connect().get("/v1/models");
                         assert_eq!(reply.status, 404);
@@ -100,7 +100,8 @@ fn a_failed_upgrade_leaves_the_one_that_serves() {
     });
 }
 
-/// Whom a shell found by PATH knows from the kernel alone where its program lay, and a package puts another in its place.
+/// A process that a shell found by PATH knows its program's path from the kernel alone, and a package puts another
+/// there.
 #[test]
 fn a_front_that_was_called_by_its_name_is_followed_by_what_lies_in_its_files_place() {
     let engine = Engine::start();
@@ -120,7 +121,7 @@ fn a_front_that_was_called_by_its_name_is_followed_by_what_lies_in_its_files_pla
     let _ = std::fs::remove_file(path);
 }
 
-/// A folder with this program in it, and a link by which it is called.
+/// A folder with this program in it, and a link by which it is started.
 struct Linked(PathBuf);
 
 impl Linked {
@@ -143,7 +144,8 @@ impl Linked {
         std::os::unix::fs::symlink(target, self.link()).unwrap();
     }
 
-    /// A file of this mode. By another process: what a fork of this one has open for writing cannot be executed.
+    /// Makes a file of this mode, by another process: a file that a fork of this one has open for writing cannot be
+    /// executed.
     fn put(&self, name: &str, mode: &str, text: &str) {
         let script = "printf '%s' \"$0\" >\"$1\" && chmod \"$2\" \"$1\"";
         let mut shell = Command::new("sh");
@@ -158,8 +160,8 @@ impl Drop for Linked {
     }
 }
 
-/// Who turns a link to nothing is not to find the old program in its place, started anew from a path of its own that no
-/// link leads to.
+/// If the link is turned to nothing the upgrade must fail, and not start the old program anew from a path that no link
+/// leads to.
 #[test]
 fn a_link_that_leads_to_no_program_is_named_and_starts_none() {
     let (engine, linked) = (Engine::start(), Linked::new("linked"));
@@ -193,7 +195,7 @@ fn a_link_that_leads_to_no_program_is_named_and_starts_none() {
     }
 }
 
-/// A program that sleeps instead of beginning, behind such a link. Answers its process, once it has been asked for.
+/// Asks for an upgrade to a program that sleeps instead of beginning, behind such a link. Returns its process.
 fn asked_for_one_that_sleeps(front: &Front, linked: &Linked) -> String {
     let note = linked.0.join("process");
     linked.put("sleeps", "755", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 600\n", note.display()));
@@ -204,7 +206,7 @@ fn asked_for_one_that_sleeps(front: &Front, linked: &Linked) -> String {
     process().trim().to_owned()
 }
 
-/// One that nobody waits for any more has ended, too.
+/// Whether a process has ended; a zombie has.
 fn has_ended(process: &str) -> bool {
     std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default().is_empty()
 }
@@ -234,12 +236,12 @@ fn a_program_that_does_not_begin_ends_with_the_front() {
     until("the end of both", || front.first_has_ended() && has_ended(&process));
 }
 
-/// An engine of one model, slow to say so: what is asked for another it does not know.
+/// An engine of one model, slow to say so, which refuses requests for another.
 struct OfOneModel {
     address: SocketAddr,
-    /// `/health` is not answered either.
+    /// Whether `/health` is not answered either.
     is_deaf: Arc<AtomicBool>,
-    /// How often it was not.
+    /// How often `/health` was not answered.
     unheard: Arc<AtomicUsize>,
 }
 
@@ -292,14 +294,14 @@ fn asks_for(front: &Front, model: &str) -> u16 {
     client.reply().status
 }
 
-/// The one that serves knows who serves what: until its heir does as well, it goes on, and so it answers whether it is
-/// ready.
+/// The serving process knows which engine serves what: until its heir knows as well it goes on serving, and answers
+/// that it is ready.
 #[test]
 fn an_heir_knows_the_engines_before_it_serves() {
     on_both(|driver| {
         let engines = [OfOneModel::start("a"), OfOneModel::start("b")];
         let front = Front::start(driver, &engines.each_ref().map(|engine| engine.address), &config(2));
-        // By what is published: either could be answered by luck before.
+        // By what is published: a request could be answered by luck before.
         let known = |model: &str| front.asks("GET", "/endpoints", "").1.contains(&format!("\"model\":\"{model}\""));
         until("both models", || known("a") && known("b"));
         (0..2).for_each(|place| front.until_health(place, "up"));
@@ -326,8 +328,8 @@ fn an_heir_knows_the_engines_before_it_serves() {
     });
 }
 
-/// A front that has a stream to finish, and so is there to be asked behind an upgrade. It ends when its engine is in
-/// another mood.
+/// A front with a stream to finish, which therefore still answers after an upgrade. The stream ends when its engine's
+/// mood changes.
 fn amid_a_stream(driver: &str) -> (Engine, Front, Client, Head) {
     let engine = Engine::start();
     let front = Front::start(driver, &[engine.address], &config(1));
@@ -339,8 +341,8 @@ fn amid_a_stream(driver: &str) -> (Engine, Front, Client, Head) {
     (engine, front, stream, head)
 }
 
-/// The same behind an upgrade, and what was prepared before that. The admin listener closes what is idle for five
-/// seconds: where the machine takes so long to upgrade that little of them is left, all of it is done again.
+/// The same after an upgrade, with what was prepared before it. The admin listener closes connections that are idle for
+/// five seconds: if the upgrade takes nearly as long on this machine, all of it is done again.
 fn upgraded_amid_a_stream<T>(prepare: impl Fn(&Front) -> T) -> (Engine, Front, Client, Head, T) {
     let upgraded = || {
         let (engine, front, stream, head) = amid_a_stream("auto");
@@ -352,7 +354,7 @@ fn upgraded_amid_a_stream<T>(prepare: impl Fn(&Front) -> T) -> (Engine, Front, C
     (0..5).find_map(|_| upgraded()).expect("an upgrade within two seconds")
 }
 
-/// It was not cut.
+/// Whether the stream ends whole.
 fn ends_whole(engine: &Engine, stream: &mut Client, head: &Head) -> bool {
     engine.becomes(Mood::Good);
     let body = stream.body(head);
@@ -377,7 +379,7 @@ fn who_asks_the_one_that_served_whether_it_is_ready_is_sent_to_its_heir() {
     assert!(ends_whole(&engine, &mut stream, &head));
 }
 
-/// The same of a probe of the data port, as most have it that know no other.
+/// The same for a probe of the clients' port, which many balancers use.
 #[test]
 fn who_asks_the_one_that_served_for_its_health_is_sent_to_its_heir() {
     on_both(|driver| {
@@ -395,12 +397,12 @@ fn who_asks_the_one_that_served_for_its_health_is_sent_to_its_heir() {
     });
 }
 
-/// A change that the one that served takes would be none of the service.
+/// A change that the former process takes would not reach the service.
 #[test]
 fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {
     let (engine, front, mut stream, head, mut idle) = upgraded_amid_a_stream(|front| {
         let mut idle: Vec<Client> = (0..7).map(|_| front.admin()).collect();
-        // All but the last, which asks for nothing before.
+        // All but the last connection, which asks nothing before.
         idle[..6].iter_mut().for_each(|client| assert!(!client.get("/endpoints").closes));
         idle
     });
@@ -432,7 +434,7 @@ fn who_changes_something_at_the_one_that_served_is_sent_to_its_heir() {
     assert!(ends_whole(&engine, &mut stream, &head));
 }
 
-/// Name servers may fail just then: the one that serves has its addresses.
+/// Name servers may fail just then: the serving process has its addresses.
 #[test]
 fn an_heir_that_finds_no_engine_changes_nothing() {
     let engine = Engine::start();
@@ -449,11 +451,11 @@ fn an_heir_that_finds_no_engine_changes_nothing() {
     assert_eq!(front.stop(), Some(0));
 }
 
-/// Who stops the service stops the process that was to take its place as well.
+/// Stopping the service stops the process that was to take its place as well.
 #[test]
 fn nobody_takes_the_place_of_a_service_that_is_stopped() {
     let engine = OfOneModel::start("a");
-    // Each process asks once and waits, and an heir that does not know whether an engine is up does not serve yet.
+    // Each process probes once and waits, and an heir that does not know whether an engine is up does not serve yet.
     let patient = config(1) + "probe_timeout_ms = 20000\n";
     let front = Front::start("auto", &[engine.address], &patient);
     front.until_health(0, "up");
@@ -468,7 +470,7 @@ fn nobody_takes_the_place_of_a_service_that_is_stopped() {
     until("nobody there", || TcpStream::connect(address).is_err());
 }
 
-/// The port is the old one's until it ends, and it does not end before the new one serves.
+/// The port is the old process's until it ends, and it does not end before the new one serves.
 #[test]
 fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
     let engine = Engine::start();
@@ -484,8 +486,8 @@ fn an_heir_that_cannot_have_the_admin_port_at_all_addresses_says_why() {
     assert_eq!(front.connect().post().status, 200);
 }
 
-/// An engine that from now on leaves unanswered whether it is up, as its front has asked once, so that an heir waits
-/// for it; and a connection for which that front is there to be asked behind its heir's start.
+/// Makes the engine leave probes unanswered from now on, once its front has sent one, so that an heir waits for it.
+/// Returns a connection that keeps that front running after its heir's start.
 fn deafened(engine: &OfOneModel, front: &Front) -> Client {
     let mut kept = front.connect();
     assert_eq!(kept.get("/v1/models").status, 200);
@@ -494,7 +496,7 @@ fn deafened(engine: &OfOneModel, front: &Front) -> Client {
     kept
 }
 
-/// Whoever asks for another configuration asks the process that it knows of, and means the service.
+/// A reload is asked of the process that the asker knows of, and is meant for the service.
 #[test]
 fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     let engine = OfOneModel::start("a");
@@ -507,7 +509,7 @@ fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     let _kept = deafened(&engine, &front);
     let unheard = || engine.unheard.load(Ordering::Relaxed);
     front.try_upgrade();
-    // It has read the configuration by now, and does not serve before it knows whether the engine is up.
+    // The heir has read the configuration by now, and does not serve before it knows whether the engine is up.
     until("another process", || unheard() >= 2);
     front.write(&weighing(2));
     front.hang_up();
@@ -522,7 +524,7 @@ fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     until("the weight of now", || front.endpoint(0)["weight"] == 3);
 }
 
-/// Whoever has put another program on disk meanwhile asks the process that he knows of.
+/// An upgrade to yet another program is asked of the process that the operator knows of.
 #[test]
 fn an_upgrade_during_another_or_behind_it_is_the_heirs_to_make() {
     let engine = OfOneModel::start("a");
@@ -542,20 +544,20 @@ fn an_upgrade_during_another_or_behind_it_is_the_heirs_to_make() {
     assert_eq!(front.connect().get("/v1/models").status, 200);
 }
 
-/// A service manager may ask the process that it has just been told of: it waits until it can.
+/// A service manager may ask a process that it has just been told of: that waits until it can hand on.
 #[test]
 fn a_process_that_has_just_begun_can_be_followed() {
     on_both(|driver| {
         let engine = Engine::start();
         let front = Front::start(driver, &[engine.address], &config(1));
-        // Each is named some milliseconds before it has listeners to hand on.
+        // Each process is named some milliseconds before it has listeners to hand on.
         (0..10).for_each(|_| front.upgrade());
         assert!(!front.has_said("no process can take"), "{driver}: {}", front.log());
         assert_eq!(front.connect().post().status, 200);
     });
 }
 
-/// Behind an upgrade the first Ctrl-C cuts no stream either.
+/// After an upgrade the first Ctrl-C cuts no stream either.
 #[test]
 fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
     on_both(|driver| {
@@ -569,13 +571,13 @@ fn streams_behind_an_upgrade_outlive_the_first_interrupt() {
     });
 }
 
-/// Who stops a front by SIGTERM and then by Ctrl-C has pressed that once.
+/// A Ctrl-C after a SIGTERM counts as the first one.
 #[test]
 fn streams_behind_sigterm_outlive_the_first_interrupt_and_not_the_second() {
     on_both(|driver| {
         for interrupts in [1, 2] {
             let (engine, mut front, mut client, head) = amid_a_stream(driver);
-            // Whose request is still to come.
+            // A client whose request is still to come.
             let mut slow = front.connect();
             slow.send("GET /v1/a HTTP/1.1\r\nhost:");
             until("both", || front.metric("warmfront_client_connections") == 2.0);

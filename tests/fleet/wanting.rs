@@ -1,4 +1,4 @@
-//! What a configuration asks for and cannot have: the front runs without, and says so.
+//! What a configuration asks for and does not get: the front runs without it, and says so.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -64,7 +64,7 @@ fn too_few_descriptors_are_said_whenever_more_are_asked_for() {
     front.until_said(said);
 }
 
-/// Answers everything with the same figures.
+/// An engine that answers every request with the same figures.
 fn engine_that_tells(figures: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -140,11 +140,11 @@ fn a_front_that_starts_again_before_simulated_engines_knows_their_caches() {
     let again = "what was known of this engine's cache is known again";
     assert_eq!(held("caches_file is not there yet: caches begin cold", ""), 0.0);
     assert!(held(again, "") > 1_000.0);
-    // It cannot be known in another index, and that is said, and not the reverse.
+    // Saved rows are of no use in an index of another size; the log says so, and nothing else.
     let smaller = "[limits]\nindex_bytes = 8388608\n";
     assert_eq!(held("caches_file was written beside a prefix index of another size", smaller), 0.0);
     assert!(held(again, smaller) > 1_000.0);
-    // As of a front that calls its engines otherwise.
+    // Likewise for a front that names its engines otherwise.
     let renamed = format!("{smaller}[[upstream]]\nname = \"gpu-1\"\nurl = \"http://{}\"\n", engine.1);
     let front = Front::start("auto", &[], &(keeps.clone() + &renamed));
     assert!(front.has_said("no engine in caches_file has the name of one of these"), "{}", front.log());

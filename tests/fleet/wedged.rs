@@ -1,4 +1,5 @@
-//! A shard that stands still: who notices, and what it says. A debugger's stop stands for all that could hold one up.
+//! A shard that stands still: what notices it, and what is logged. A debugger's stop stands for all that could hold it
+//! up.
 
 #![allow(unsafe_code, reason = "ptrace(2) is the one way to stop one thread of another process")]
 
@@ -11,18 +12,19 @@ use crate::stops::Stops;
 use crate::supervised::{Manager, config};
 use crate::{on_both, untested, until};
 
-/// Said once a stop, and each time that the service manager would else be told.
+/// Logged once for each stop, and each time that the service manager would otherwise be fed.
 const STANDS: &str = "a shard stands still shard=1 doing=";
 const UNTOLD: &str = "a shard stands still; the service manager is not told that all is well";
 
-/// A thread of another process that can be stopped. Used by the thread that made it: the kernel knows tracers by thread.
+/// A thread of another process that can be stopped. Used by the thread that made it: the kernel knows tracers by
+/// thread.
 struct Traced(libc::pid_t);
 
 impl Traced {
-    /// The thread of this name; `None` where threads of others may not be traced.
+    /// The thread of this name; `None` if other processes' threads may not be traced.
     fn of(process: u32, name: &str) -> Option<Traced> {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
-        // One that has ended since has no name.
+        // A thread that has ended since has no name.
         let is_called = |task: &std::path::PathBuf| {
             std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name)
         };
@@ -50,7 +52,7 @@ impl Traced {
         unsafe { libc::ptrace(libc::PTRACE_CONT, self.0, 0, 0) };
     }
 
-    /// It goes on, and may end without this thread's leave.
+    /// Lets it go on, and end without being traced.
     fn let_go(self) {
         // SAFETY: no memory is passed.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
@@ -72,7 +74,7 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stops = Stops(&stop);
-            // Busy, so that it is stopped in the middle of something.
+            // Keeps it busy, so that it is stopped in the middle of something.
             for _ in 0..16 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -85,7 +87,7 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
             };
             let times = |words: &str| front.log().matches(words).count();
             until("a stop within a turn", || {
-                // The machine may have held it up as well, before.
+                // The machine may have held it up before, too.
                 let before = times(STANDS);
                 shard.stops();
                 std::thread::sleep(Duration::from_millis(150));
@@ -96,8 +98,8 @@ fn a_wedged_shard_is_named_and_the_watchdog_is_not_fed() {
                 }
                 named
             });
-            // Once it is noticed, what was said before is taken; then nothing comes for as long as systemd would wait.
-            // The first time may have been before the stop.
+            // Once the stop is noticed, messages sent before are taken; then none comes for as long as systemd would
+            // wait. The first line may have been before the stop.
             let before = times(UNTOLD);
             until(UNTOLD, || times(UNTOLD) >= before + 2);
             manager.forgets();

@@ -1,4 +1,4 @@
-//! Other processes behind the same address: what their predecessors told is not believed, however alike they look.
+//! Other processes at the same address: what their predecessors told is not believed, however alike they look.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,8 +21,8 @@ fn second() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Its next message has the number that its predecessor's would have had; only its metrics say that it is another, and
-/// later.
+/// The new process's next message has the number that its predecessor's would have had; only its metrics tell, later,
+/// that it is another.
 #[test]
 fn a_number_that_fits_does_not_make_another_process_the_same() {
     on_both(|driver| {
@@ -39,13 +39,13 @@ fn a_number_that_fits_does_not_make_another_process_the_same() {
         engine.publisher.goes();
         scene.until_rung(1, "approximate");
         engine.began(second());
-        // It takes its time to load.
+        // An engine takes its time to load.
         std::thread::sleep(Duration::from_millis(2_100));
         engine.publisher.begins_anew();
         (10..12).for_each(|seed| engine.publisher.lose(&[prompt(seed).1.stored(Dialect::Maps)]));
         scene.until_subscribed(1, 2);
         scene.tells(1, &[prompt(12).1.stored(Dialect::Maps)]);
-        // Nothing speaks against it yet.
+        // Nothing tells yet that it is another.
         scene.until_rung(1, "exact");
         engine.hangs(false);
         scene.until_subscribed(1, 3);
@@ -93,7 +93,7 @@ fn another_process_may_have_a_larger_cache() {
         engine.until_scraped();
         engine.has_blocks(4 * BLOCKS as u64);
         engine.publisher.begins_anew();
-        // Before its metrics say how large it is, and behind that.
+        // Before its metrics say how large its cache is, and after.
         many(200..215);
         scene.until_subscribed(1, 2);
         many(215..230);
@@ -110,8 +110,7 @@ fn another_process_may_have_a_larger_cache() {
     });
 }
 
-/// The next process cuts its cache into blocks of another size, twice. What it tells is read by the size that each
-/// event names.
+/// The next process has blocks of another size, twice. Its events are read by the size that each of them names.
 #[test]
 fn another_process_may_have_blocks_of_another_size() {
     on_both(|driver| {
@@ -151,7 +150,7 @@ fn another_process_may_have_blocks_of_another_size() {
     });
 }
 
-/// Its metrics did not answer when it was first asked: then its size, and what was saved of it, come later.
+/// Its metrics do not answer when first asked: then its size, and what was saved of it, come later.
 #[test]
 fn what_was_saved_waits_for_metrics() {
     for replays in [true, false] {
@@ -169,7 +168,7 @@ fn what_was_saved_waits_for_metrics() {
             scene.until_rung(1, "exact");
             let Scene { engines, front, .. } = scene;
             assert_eq!(front.stop(), Some(0), "{driver}");
-            // It has forgotten the first of them, and nobody can ask for that any more.
+            // It has forgotten the first message, which can no longer be asked for.
             engines[1].publisher.keeps(1);
             engines[1].hangs(true);
             let scene = Scene::of(driver, engines, &config);
@@ -190,7 +189,7 @@ fn what_was_saved_waits_for_metrics() {
     }
 }
 
-/// It was started again with other ports, and with another key, which a reload brings.
+/// It restarts with other ports, and with another API key, which a reload brings.
 #[test]
 fn an_engine_that_publishes_elsewhere_is_found_again() {
     on_both(|driver| {
@@ -232,14 +231,14 @@ fn an_engine_that_tells_flags_alone_is_heard_by_these() {
         let scene = Scene::of(driver, engines, &config(""));
         let (content, blocks) = prompt(32);
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
-        // The message may come with what is asked for, which is believed when all of it is there.
+        // The message may come with the replayed ones, which are believed when all of them are there.
         scene.until_rung(1, "exact");
         let chosen = scene.chat(&content);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
     });
 }
 
-/// Another policy for a while, and back: the engine is gone on with where it was left.
+/// Another policy for a while, and back: listening to the engine goes on where it stopped.
 #[test]
 fn what_was_told_outlasts_another_policy() {
     on_both(|driver| {
@@ -278,7 +277,7 @@ fn what_was_told_outlasts_two_reloads_in_quick_succession() {
         }
         let (content, blocks) = prompt(51);
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
-        // Whether that is looked at between the two or behind both.
+        // Whether control looks between the two reloads or after both.
         std::thread::sleep(Duration::from_millis(2_500));
         (0..2).for_each(|place| scene.until_rung(place, "exact"));
         assert_eq!(scene.chat(&content).held, blocks.held(), "{driver}");
@@ -288,8 +287,8 @@ fn what_was_told_outlasts_two_reloads_in_quick_succession() {
     });
 }
 
-/// The front was away for longer than the engine can say, and its cache was full: nothing that was known is believed,
-/// though all of it is.
+/// The front missed more messages than the engine can replay, and the cache was full: nothing known before is believed,
+/// though all blocks are known.
 #[test]
 fn what_was_saved_before_a_hole_is_not_believed() {
     on_both(|driver| {
@@ -299,7 +298,7 @@ fn what_was_saved_before_a_hole_is_not_believed() {
         let config = config(&format!("[control]\ncaches_file = \"{}\"\n", path.display()));
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config);
         scene.until_exact();
-        // As many blocks as there are, but for few.
+        // Nearly as many blocks as the engine has.
         (60..71).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
         assert!(scene.counted("warmfront_kv_blocks", 1) >= 0.95 * BLOCKS as f64, "{driver}");
         let Scene { engines, front, .. } = scene;

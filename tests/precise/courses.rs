@@ -1,6 +1,6 @@
-//! Engines with real, small caches that are asked, tell, lose messages, go, come back and begin anew at random: where a
-//! front takes an engine's word for all that it holds, it never thinks that it holds more, and where nothing was lost
-//! for good, it knows all of it.
+//! Engines with real, small caches that are asked, tell, lose messages, go, come back and begin anew at random. If a
+//! front believes an engine in full (`exact`), it never thinks that the engine holds more than it does; and if nothing
+//! was lost for good, it knows all of it.
 //!
 //! `WARMFRONT_PRECISE_SEED` runs one course again, `WARMFRONT_PRECISE_STEPS` makes it longer.
 
@@ -18,7 +18,7 @@ const STEPS: u64 = 120;
 const HALF: usize = 1_500;
 const CONNECTIONS: &str = "warmfront_kv_events_connections_total";
 
-/// Least recently used blocks go, of one prompt the last first.
+/// A cache from which the least recently used blocks go, those of one prompt from the last on.
 #[derive(Default)]
 struct Cache {
     used: HashMap<u64, (u64, usize)>,
@@ -31,7 +31,7 @@ impl Cache {
         blocks.names.iter().take_while(|name| self.used.contains_key(name)).count() * BLOCK_SIZE
     }
 
-    /// Has all of a prompt from now on; answers what is told of that.
+    /// Holds all of a prompt from now on; returns the events that tell it.
     fn computes(&mut self, blocks: &Blocks, dialect: Dialect) -> Vec<Value> {
         self.turn += 1;
         let (there, all) = (self.finds(blocks) / BLOCK_SIZE, blocks.names.len());
@@ -56,14 +56,14 @@ impl Cache {
     }
 }
 
-/// One engine beside what is true of it.
+/// One engine, with what is true of it.
 struct Actor {
     replays: bool,
     cache: Cache,
-    /// Batches that the front had applied, and that it has to apply since.
+    /// Batches that the front had applied before, and that it has to apply since.
     before: f64,
     sent: f64,
-    /// Something will not come.
+    /// Some events will not come.
     lost: bool,
 }
 
@@ -107,7 +107,7 @@ impl Course {
         }
     }
 
-    /// The front has a new connection, on which the engine can be asked, or says something.
+    /// The front has a new connection, on which it can ask the engine, or the engine tells something.
     fn meet(&mut self, place: usize) {
         if self.actors[place].replays {
             self.scene().until_rung(place, "exact");
@@ -153,7 +153,7 @@ impl Course {
         self.tell(place, &events);
     }
 
-    /// A message that no subscriber gets, and one behind it that says so.
+    /// A message that no subscriber gets, and one after it that shows the gap.
     fn lose(&mut self, place: usize) {
         let blocks = self.prompt().1;
         let events = self.actors[place].cache.computes(&blocks, Dialect::Maps);
@@ -172,17 +172,17 @@ impl Course {
         self.tell(place, &[cleared(Dialect::Maps)]);
     }
 
-    /// The connection is lost for a while, or the process ends and another begins. What is told meanwhile nobody hears.
+    /// The connection is lost for a while, or the process ends and another begins. Messages meanwhile are not heard.
     fn go(&mut self, place: usize, anew: bool) {
         self.drain();
-        // By its own count as well: a process that was succeeded listens on while it drains.
+        // Also by the publisher's own count: a process that was replaced goes on listening while it drains.
         let (connections, subscribed) = (self.connections(place), self.scene().engines[place].publisher.connections());
         self.scene().engines[place].publisher.goes();
         self.scene().until_rung(place, "approximate");
         if anew {
             let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
             self.scene().engines[place].began(second);
-            // It takes its time to load.
+            // An engine takes its time to load.
             std::thread::sleep(Duration::from_millis(2_100));
             self.actors[place].cache = Cache::default();
             self.actors[place].lost = false;
@@ -196,11 +196,11 @@ impl Course {
         }
         self.scene().engines[place].publisher.returns();
         self.scene().until_counted(CONNECTIONS, place, connections + 1.0);
-        // The engine has to read the subscription yet.
+        // The engine has yet to read the subscription.
         self.scene().until_subscribed(place, subscribed + 1);
         self.meet(place);
         if anew {
-            // Until its metrics have said so, and that was looked at: it may be asked once more.
+            // Until its metrics have said so and control has looked at that: it may be asked once more.
             std::thread::sleep(Duration::from_millis(2_500));
             self.meet(place);
         }
@@ -214,7 +214,7 @@ impl Course {
         assert_eq!(self.scene().front.reload().0, 200);
     }
 
-    /// Another front, by the file of the one before.
+    /// Replaces the front by another, which reads the file of the one before.
     fn restart(&mut self, upgrade: bool) {
         self.drain();
         let connections = [0, 1].map(|place| self.scene().engines[place].publisher.connections());
@@ -259,8 +259,8 @@ fn run(driver: &'static str, seed: u64, steps: u64) {
     let mut course = Course { scene, config, actors, state: seed, reloads: 0, exact: 0, full: 0 };
     (0..2).for_each(|place| course.scene().until_subscribed(place, 1));
     (0..2).for_each(|place| course.meet(place));
-    // Which engine is asked is the front's to say, and how soon it is told the machine's: a course goes on until enough
-    // was asked of those that told all.
+    // The front chooses which engine is asked, and the machine decides how soon that is told: a course goes on until
+    // engines that told all were asked often enough.
     let mut step = 0;
     while step < steps || (course.exact <= steps / 4 && step < 4 * steps) {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| course.step()));

@@ -1,4 +1,4 @@
-//! Disks that do not answer hold nobody up who needs nothing of them.
+//! Disks that do not answer hold up only what needs them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::scene::{Scene, config_of};
 use crate::tokens::folder;
 use crate::until;
 
-/// A file of which the reading does not end.
+/// A file whose reading does not end.
 struct Stuck(PathBuf);
 
 impl Stuck {
@@ -24,7 +24,7 @@ impl Stuck {
         Stuck(path)
     }
 
-    /// Waits until somebody reads it; its reading ends with the file.
+    /// Waits until it is read; that ends when the returned file is closed.
     fn until_read(&self) -> File {
         let mut opened = None;
         until("a reader", || {
@@ -36,15 +36,15 @@ impl Stuck {
     }
 }
 
-/// Whoever makes the file anew is not to wait for a reader.
+/// Removes the pipe: making the file anew must not wait for a reader.
 impl Drop for Stuck {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// The tokenizer's folder is on another machine, which is gone: engines are drained by hand, logs are rotated, and what
-/// was changed meanwhile outlasts what was being read, and what was asked for before.
+/// The tokenizer's folder is on another machine, which is gone: engines can still be drained by hand and logs rotated.
+/// Such changes outlast a reload that was being read, or was asked for before.
 #[test]
 fn a_reload_that_hangs_holds_up_neither_drains_nor_logs() {
     let folder = folder(
@@ -70,7 +70,7 @@ fn a_reload_that_hangs_holds_up_neither_drains_nor_logs() {
         let (status, said) = reload.join().unwrap();
         assert_eq!((status, front.endpoint(0)["health"].as_str()), (200, Some("draining")), "{said}");
     });
-    // The signal came before the drain: what it asked for is read as well, and undoes nothing.
+    // The signal came before the drain: its reload happens as well, and undoes nothing.
     stuck.until_read().write_all(&tokenizer).unwrap();
     until("both readings", || front.log().matches("configuration taken").count() == 2);
     assert_eq!(front.endpoint(0)["health"], "draining");

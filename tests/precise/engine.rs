@@ -1,4 +1,4 @@
-//! An engine as it seems from outside: what it answers, and where it says that it publishes.
+//! A stand-in for an engine: what it answers, and where it says that it publishes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -37,23 +37,23 @@ struct State {
     asks_keys: AtomicBool,
     /// How often its metrics were asked for.
     scrapes: AtomicU64,
-    /// It tells flags in place of sources.
+    /// Whether it tells its flags instead of sources, as SGLang does.
     flags: AtomicBool,
-    /// What it is to be asked with where it publishes; empty: nothing.
+    /// The API key needed to ask where it publishes; empty: none.
     key: Mutex<String>,
-    /// What it lists beside its model; empty: nothing.
+    /// An adapter that it lists beside its model; empty: none.
     adapter: Mutex<String>,
-    /// Of the last prompt.
+    /// Body of the last prompt.
     body: Mutex<Vec<u8>>,
 }
 
 impl Engine {
-    /// With a replay socket, or without.
+    /// Starts it, with a replay socket or without.
     pub fn start(replays: bool) -> Engine {
         Engine::start_on("127.0.0.1", replays)
     }
 
-    /// At another address.
+    /// Starts it at another address.
     pub fn start_on(host: &str, replays: bool) -> Engine {
         let publisher = Publisher::start(replays);
         let state = Arc::new(State {
@@ -79,7 +79,7 @@ impl Engine {
         Engine { address, publisher, listener: listener.into(), state }
     }
 
-    /// As the front names it.
+    /// The front's name for it.
     pub fn name(&self) -> String {
         self.address.to_string()
     }
@@ -89,13 +89,13 @@ impl Engine {
         self.state.body.lock().unwrap().clone()
     }
 
-    /// Another process is there, as its metrics say.
+    /// Has its metrics say that another process is there.
     pub fn is_another_process(&self) {
         self.state.started.fetch_add(60, Ordering::Relaxed);
     }
 
-    /// Waits until the front has read its metrics as they are now, which is so when it asks for them a second time: what
-    /// another process told before would be taken for its predecessor's.
+    /// Waits until the front has read its metrics as they are now, which is certain when it asks for them a second
+    /// time. What a new process told before that would be taken for its predecessor's.
     pub fn until_scraped(&self) {
         let before = self.state.scrapes.load(Ordering::Relaxed);
         until("two scrapes", || self.state.scrapes.load(Ordering::Relaxed) >= before + 2);
@@ -106,64 +106,63 @@ impl Engine {
         self.state.started.store(second, Ordering::Relaxed);
     }
 
-    /// An adapter is a model of its own, as vLLM has it.
+    /// Lists an adapter as a model of its own, as vLLM does.
     pub fn lists_adapter(&self, name: &str) {
         name.clone_into(&mut self.state.adapter.lock().unwrap());
     }
 
-    /// Where it publishes is one of its flags, as SGLang has it.
+    /// Tells where it publishes by its flags, as SGLang does.
     pub fn tells_flags(&self) {
         self.state.flags.store(true, Ordering::Relaxed);
     }
 
-    /// Whoever asks where it publishes needs this key.
+    /// Needs this API key to tell where it publishes.
     pub fn asks_for(&self, key: &str) {
         *self.state.key.lock().unwrap() = key.into();
     }
 
-    /// It has another number of blocks, as its metrics say.
+    /// Has its metrics say another number of blocks.
     pub fn has_blocks(&self, blocks: u64) {
         self.state.blocks.store(blocks, Ordering::Relaxed);
     }
 
-    /// And of another size.
+    /// Has its metrics say another block size.
     pub fn has_blocks_of(&self, tokens: usize) {
         self.state.block_size.store(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Groups of layers share its blocks: together they have room for so many tokens, and one of them for more.
+    /// Groups of layers share its blocks: together they have room for this many tokens, and one of them for more.
     pub fn is_hybrid(&self, tokens: usize) {
         self.state.tokens.store(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Another process is there, which publishes elsewhere; that of before is handed out.
+    /// Replaces its publisher by another process's at other ports; returns the old one.
     pub fn moves(&mut self, replays: bool) -> Publisher {
         let publisher = Publisher::start(replays);
         *self.state.sources.lock().unwrap() = sources(&publisher);
         std::mem::replace(&mut self.publisher, publisher)
     }
 
-    /// It says that it publishes by connecting there, with each of its ranks to one.
+    /// Says that it publishes by connecting to these addresses, one for each of its ranks.
     pub fn connects_to(&self, doors: &[SocketAddr]) {
         let source = |at: &SocketAddr| json!({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://{at}"), "topic": "kv"});
         let all: BTreeMap<usize, serde_json::Value> = doors.iter().map(source).enumerate().collect();
         *self.state.sources.lock().unwrap() = json!(all).to_string();
     }
 
-    /// It has so many ranks, of which each publishes by one of these.
+    /// Has as many ranks, each with one of these publishers.
     pub fn has_ranks(&self, publishers: &[&Publisher]) {
         let all: BTreeMap<usize, serde_json::Value> = publishers.iter().map(|rank| source(rank)).enumerate().collect();
         *self.state.sources.lock().unwrap() = json!(all).to_string();
         self.state.ranks.store(publishers.len() as u64, Ordering::Relaxed);
     }
 
-    /// It says that it publishes nothing.
+    /// Says that it publishes nothing.
     pub fn publishes_nothing(&self) {
         *self.state.sources.lock().unwrap() = "{}".into();
     }
 
-    /// Nobody listens there any more, or somebody does again. Others may have its port meanwhile, unless its address is
-    /// one of its own.
+    /// Stops listening, or listens again. Others may get its port meanwhile, unless its address is its own.
     pub fn is_gone(&self, gone: bool) {
         let mut listener = self.listener.lock().unwrap();
         if gone {
@@ -174,28 +173,28 @@ impl Engine {
         }
     }
 
-    /// Whether `/health` says that it is not.
+    /// Sets whether `/health` says that it is ill.
     pub fn is_ill(&self, ill: bool) {
         self.state.ill.store(ill, Ordering::Relaxed);
     }
 
-    /// Whether prompts are refused.
+    /// Sets whether it refuses prompts.
     pub fn refuses(&self, refuses: bool) {
         self.state.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Whether prompts are refused that show no key.
+    /// Sets whether it refuses prompts without a key.
     pub fn asks_keys(&self, asks_keys: bool) {
         self.state.asks_keys.store(asks_keys, Ordering::Relaxed);
     }
 
-    /// Whether `/metrics` does not answer.
+    /// Sets whether `/metrics` is not answered.
     pub fn hangs(&self, hangs: bool) {
         self.state.hangs.store(hangs, Ordering::Relaxed);
     }
 }
 
-/// Answers whoever connects, until it is shut down.
+/// Answers connections until the listener is shut down.
 fn listen(listener: &TcpListener, state: &Arc<State>) {
     let (listener, state) = (listener.try_clone().unwrap(), Arc::clone(state));
     std::thread::spawn(move || {
@@ -234,7 +233,7 @@ impl State {
         json!({"object": "list", "data": models}).to_string()
     }
 
-    /// What `/server_info` answers, a key that nobody else is to know among it.
+    /// What `/server_info` answers; a secret key is in it.
     fn flags(&self) -> String {
         let sources: serde_json::Value = serde_json::from_str(&self.sources.lock().unwrap()).unwrap();
         let mut config = sources["0"].clone();
@@ -291,7 +290,7 @@ fn serve(mut wire: Wire, state: &State) {
             _ if state.refuses.load(Ordering::Relaxed) => ("text/plain", "no".to_owned()),
             _ => {
                 *state.body.lock().unwrap() = body.data;
-                // It had all of it: nobody is to be thought to know too much.
+                // It says that all of it was cached, so that no prediction counts as too high.
                 let usage = json!({"prompt_tokens": 800, "completion_tokens": 1, "total_tokens": 801, "prompt_tokens_details": {"cached_tokens": 800}});
                 let answer = json!({"id": "x", "object": "chat.completion", "model": "tiny", "choices": [{"index": 0, "message": {"role": "assistant", "content": "."}}], "usage": usage});
                 ("application/json", answer.to_string())

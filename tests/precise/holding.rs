@@ -1,4 +1,4 @@
-//! What an engine says that it holds is where a prompt goes, for as long as it says so.
+//! A prompt goes to the engine that says it holds it, for as long as it says so.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ fn a_prompt_goes_to_the_engine_that_told_of_it() {
             let content = text(seed, BYTES);
             let blocks = Blocks::of(&chat_prompt(&content));
             scene.tells(1, &[blocks.stored(dialect)]);
-            // Half of it, and something else behind that.
+            // Half of it, followed by other text.
             let half = content.get(..BYTES / 2).unwrap().to_owned() + &text(100 + seed, BYTES);
             let shared = blocks.shared(&Blocks::of(&chat_prompt(&half)));
             let chosen = scene.chat(&half);
@@ -33,7 +33,7 @@ fn a_prompt_goes_to_the_engine_that_told_of_it() {
     });
 }
 
-/// Each engine is told of by itself, and who holds more of a prompt gets it.
+/// Each engine tells for itself, and the one that holds more of a prompt gets it.
 #[test]
 fn who_told_of_more_of_a_prompt_gets_it() {
     on_both(|driver| {
@@ -73,8 +73,8 @@ fn what_is_removed_is_held_no_more_until_it_is_stored_again() {
     });
 }
 
-/// Blocks of layers with windows or states do not say what a prompt finds. Beside those of layers that see all of it
-/// they are passed over.
+/// Blocks of layers with windows or states do not say what a prompt finds. They are ignored beside blocks of layers
+/// that see all of it.
 #[test]
 fn who_tells_of_windows_alone_is_known_from_what_was_sent_there() {
     on_both(|driver| {
@@ -137,7 +137,7 @@ fn prompts_with_a_salt_meet_only_their_own() {
         assert_eq!(scene.chat(&content).held, 0, "{driver}");
         let chosen = with(salt);
         assert_eq!((chosen.place, chosen.held), (1, salted.held()), "{driver}");
-        // The same text without one, told by the other engine.
+        // The same text without an adapter, told by the other engine.
         let more = text(12, BYTES);
         let plain = Blocks::of(&chat_prompt(&more));
         scene.tells(0, &[plain.stored(Dialect::Arrays)]);
@@ -149,7 +149,7 @@ fn prompts_with_a_salt_meet_only_their_own() {
     });
 }
 
-/// As SGLang has it, whose model is the base's.
+/// SGLang's way: the request's model is the base's.
 #[test]
 fn prompts_with_an_adapter_meet_only_their_own() {
     on_both(|driver| {
@@ -172,7 +172,7 @@ fn prompts_with_an_adapter_meet_only_their_own() {
     });
 }
 
-/// As vLLM has it, where a request names its adapter in place of the model.
+/// vLLM's way: a request names its adapter as the model.
 #[test]
 fn prompts_of_an_adapters_own_name_meet_only_their_own() {
     on_both(|driver| {
@@ -195,7 +195,7 @@ fn prompts_of_an_adapters_own_name_meet_only_their_own() {
     });
 }
 
-/// Text as it is, and token ids.
+/// Completions of plain text, and of token ids.
 #[test]
 fn completions_meet_what_was_told() {
     on_both(|driver| {

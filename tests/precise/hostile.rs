@@ -1,4 +1,4 @@
-//! Engines that tell what makes no sense, and more than they can hold: requests are served all the while.
+//! Engines that tell nonsense, and more than they can hold: requests are served all the while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::tokens::{Blocks, Dialect, chat_prompt, cleared, text};
 use crate::{on_both, until};
 
 const BYTES: usize = 3_000;
-/// On a machine that does much else.
+/// Longest time of a request, on a busy machine.
 const SLOWEST: Duration = Duration::from_secs(10);
 
-/// Does this while requests are served one after the other.
+/// Does `act` while requests are served one after the other.
 fn while_served(scene: &Scene, act: impl FnOnce()) {
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn while_served(scene: &Scene, act: impl FnOnce()) {
             }
             slowest
         });
-        // However that ends, the client does.
+        // The client ends, however `act` does.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             act();
             until("requests beside it", || served.load(Ordering::Relaxed) > 10 || client.is_finished());
@@ -60,14 +60,14 @@ fn nonsense_is_counted_and_costs_what_it_hides() {
                 });
             }
             scene.until_counted("warmfront_kv_events_malformed_total", 1, 200.0);
-            // What makes no sense may have said that something is gone.
+            // The nonsense may have told that blocks are gone.
             publisher.publish(&[blocks.stored(Dialect::Maps)]);
             scene.until_rung(1, "approximate");
         });
         until("the last message", || scene.counted("warmfront_kv_blocks", 1) as usize == blocks.names.len());
         let chosen = scene.chat(&content);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
-        // No ZMTP either: the connection is not kept.
+        // Not even ZMTP: the connection is closed.
         while_served(&scene, || {
             publisher.send_raw(&[0xff; 5_000]);
             scene.until_subscribed(1, 2);
@@ -90,7 +90,7 @@ fn more_than_an_engine_can_hold_is_bounded() {
         });
         assert!(scene.counted("warmfront_kv_blocks", 1) <= BLOCKS as f64 * 1.1, "{driver}");
         assert!(scene.front.metric("warmfront_kv_events_blocks_total") > 9.0 * BLOCKS as f64, "{driver}");
-        // It is known once it begins anew.
+        // The engine is known again once it begins anew.
         scene.tells(1, &[cleared(Dialect::Maps)]);
         scene.until_rung(1, "exact");
         let content = text(92, BYTES);
@@ -101,7 +101,8 @@ fn more_than_an_engine_can_hold_is_bounded() {
     });
 }
 
-/// What of it is still there nobody knows: all of it is forgotten, and it is known again when nearly all of its blocks are.
+/// Which blocks are still there is not known: all are forgotten, and it is known again when nearly all of its blocks
+/// are.
 #[test]
 fn who_told_of_more_than_it_can_hold_is_known_again() {
     on_both(|driver| {
@@ -115,7 +116,7 @@ fn who_told_of_more_than_it_can_hold_is_known_again() {
             let publisher = &scene.engines[1].publisher;
             seeds.for_each(|seed| publisher.publish(&[prompt(seed).1.stored(Dialect::Maps)]));
         };
-        // 47 blocks each, and the last one's last is one more than it can hold: none is left to be read behind that.
+        // 47 blocks each, and the last one's last is one more than it can hold: none is left to be read after that.
         publish(3_000..3_012);
         scene.until_rung(1, "approximate");
         until("that it is forgotten", || scene.counted("warmfront_kv_blocks", 1) < 100.0);

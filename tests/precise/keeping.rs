@@ -1,4 +1,4 @@
-//! What outlasts a front's process and its configuration.
+//! What is known of caches outlasts the front's process and its configuration.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,12 +23,12 @@ fn file() -> (PathBuf, String) {
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("precise-{}-{number}", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    // What was saved is of use only behind the first answer of an engine's metrics.
+    // Saved knowledge is of use only after an engine's metrics first answer.
     let control = format!("[control]\nscrape_timeout_ms = 10000\ncaches_file = \"{}\"\n", path.display());
     (path, config(&control))
 }
 
-/// The second engine has told of these by one message each.
+/// The second engine tells these prompts, by one message each.
 fn told(scene: &Scene, seeds: std::ops::Range<u64>) {
     seeds.for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
 }
@@ -42,7 +42,7 @@ fn assert_held(scene: &Scene, seeds: std::ops::Range<u64>, held: bool) {
     }
 }
 
-/// Ends the front, and answers the engines that were there.
+/// Ends the front, and returns the engines.
 fn ended(scene: Scene) -> [Engine; 2] {
     let Scene { engines, front, driver } = scene;
     assert_eq!(front.stop(), Some(0), "{driver}");
@@ -58,7 +58,7 @@ fn another_front_knows_what_was_told_to_the_one_before() {
         told(&scene, 51..54);
         let engines = ended(scene);
         assert_eq!(engines[1].publisher.asked(), [0], "{driver}");
-        // One message came between the two.
+        // One message came between the two fronts.
         engines[1].publisher.publish(&[prompt(54).1.stored(Dialect::Arrays)]);
         let scene = Scene::of(driver, engines, &config);
         scene.until_rung(1, "exact");
@@ -76,7 +76,7 @@ fn another_front_knows_what_was_told_to_the_one_before() {
     });
 }
 
-/// There is nobody to be asked: the next message says whether anything came between.
+/// The engine cannot be asked: its next message shows whether any came between.
 #[test]
 fn what_was_saved_of_an_engine_that_cannot_be_asked_waits_for_its_next_message() {
     on_both(|driver| {
@@ -95,7 +95,7 @@ fn what_was_saved_of_an_engine_that_cannot_be_asked_waits_for_its_next_message()
     });
 }
 
-/// What it told has room of its own, four times that of what is sent there: no longer than it may be heard.
+/// Told blocks have room of their own, four times that of what is sent there, but only while the engine may be heard.
 #[test]
 fn an_engine_that_is_not_heard_after_a_restart_is_not_believed_to_hold_more_than_it_can() {
     on_both(|driver| {
@@ -109,7 +109,7 @@ fn an_engine_that_is_not_heard_after_a_restart_is_not_believed_to_hold_more_than
         scene.front.until_said("KV events are not heard");
         let drained = format!("/endpoints/{}/drain", scene.engines[0].name());
         assert_eq!(scene.front.asks("POST", &drained, "").0, 200, "{driver}");
-        // Twice as much text as it has room for, and half of what would be believed of one that tells.
+        // Twice as much text as its cache has room for, and half of what would be believed of an engine that tells.
         let chats = 2 * BLOCKS * BLOCK_SIZE * 4 / BYTES;
         let asks = |number: usize| scene.chat(&text(200 + number as u64, BYTES)).held;
         (0..chats).for_each(|number| assert_eq!(asks(number), 0, "{driver}: {number}"));
@@ -135,7 +135,7 @@ fn a_process_that_takes_over_knows_what_was_told() {
     });
 }
 
-/// What was sent there is all that `warm` goes by, and nobody tells it again.
+/// `warm` knows only what was sent there, which is told by no engine again.
 #[test]
 fn a_process_that_takes_over_knows_what_was_sent() {
     on_both(|driver| {
@@ -149,10 +149,10 @@ fn a_process_that_takes_over_knows_what_was_sent() {
         assert!(first.held == 0 && held > 0, "{driver}: {held} of {first:?}");
         scene.front.upgrade();
         crate::until("the first process's end", || scene.front.first_has_ended());
-        // The one that serves now knows engines again once they have said which processes they are.
+        // The new front knows engines again once they have said which processes they are.
         (0..2).for_each(|place| scene.until_known(place));
         let again = scene.chat(&content);
-        // Not as many tokens: how long they are is learnt anew.
+        // Not as many tokens: their length is learnt anew.
         assert!(again.place == first.place && again.held > held / 2, "{driver}: {again:?} after {first:?}, {held}");
         let _ = std::fs::remove_file(path);
     });

@@ -1,5 +1,5 @@
-//! Whole fronts that choose by what engines tell of their caches: what engines say is known at the choice, exactly, and
-//! nothing is that they do not say any more.
+//! Whole fronts that choose by what engines tell of their caches: at the choice exactly that is known, and nothing that
+//! they no longer say.
 
 #[path = "../kvevents/frames.rs"]
 mod frames;

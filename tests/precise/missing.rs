@@ -1,4 +1,4 @@
-//! What was not heard: engines that begin anew, messages that are lost, fronts that come late.
+//! Messages that were not heard: engines that begin anew, messages that are lost, fronts that come late.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 use crate::{on_both, reserved, until};
 
 const BYTES: usize = 3_000;
-/// Whose metrics are late by a second or two, on a busy machine, is not to be taken for another.
+/// An engine whose metrics are a second or two late, on a busy machine, is not to be taken for another.
 const PATIENT: &str = "[control]\nscrape_timeout_ms = 10000\n";
 
 /// A user's message and its blocks.
@@ -25,7 +25,7 @@ fn prompt(seed: u64) -> (String, Blocks) {
     (content, blocks)
 }
 
-/// Engines of which the second has told of its first prompts, by one message each.
+/// Two engines, of which the second has told its first prompts, by one message each.
 fn told(driver: &'static str, replays: bool, seeds: std::ops::Range<u64>) -> Scene {
     told_by([Engine::start(true), Engine::start(replays)], driver, seeds)
 }
@@ -53,7 +53,7 @@ fn nothing_is_held_by_an_engine_that_is_gone_or_another_process() {
             engine.publisher.begins_anew();
             scene.until_subscribed(1, 2);
             if !replays {
-                // Nobody knows yet whether it is the same.
+                // It is not known yet whether it is the same process.
                 scene.until_rung(1, "approximate");
                 assert_eq!(scene.chat(&prompt(23).0).held, 0, "{driver}");
             }
@@ -70,7 +70,7 @@ fn nothing_is_held_by_an_engine_that_is_gone_or_another_process() {
     }
 }
 
-/// The connection was lost, and the engine is the same: nothing of what it told is.
+/// The connection was lost, and the engine is the same: nothing that it told is lost.
 #[test]
 fn what_was_told_outlasts_a_lost_connection() {
     for replays in [true, false] {
@@ -97,7 +97,7 @@ fn what_was_told_outlasts_a_lost_connection() {
     }
 }
 
-/// It did not answer probes for a while. Whether it is the same its metrics say; where they do not, it is asked.
+/// It did not answer probes for a while. Its metrics say whether it is the same process; if they do not, it is asked.
 #[test]
 fn what_was_told_outlasts_probes_that_fail() {
     for says in [true, false] {
@@ -112,7 +112,7 @@ fn what_was_told_outlasts_probes_that_fail() {
             scene.engines[1].is_ill(false);
             scene.front.until_health(1, "up");
             if says {
-                // Its metrics are read, and it is looked at, each second.
+                // Each second its metrics are read, and control looks at them.
                 std::thread::sleep(Duration::from_millis(2_500));
             } else {
                 // It is asked anew, and knows its last message.
@@ -133,7 +133,7 @@ fn what_was_told_outlasts_probes_that_fail() {
     }
 }
 
-/// Its figures are too old to be believed, and its events are not.
+/// Its metrics are too old to be believed, but its events are not.
 #[test]
 fn what_was_told_outlasts_metrics_that_hang() {
     on_both(|driver| {
@@ -154,7 +154,7 @@ fn what_was_told_outlasts_metrics_that_hang() {
     });
 }
 
-/// Where it publishes may be misspelt, or another's port: it would only never be exact.
+/// The address where it publishes may be misspelt, or another's port: the only sign would be that it is never exact.
 #[test]
 fn events_that_never_come_are_said_once() {
     let engines = [Engine::start(false), Engine::start(false)];
@@ -172,11 +172,11 @@ fn events_that_never_come_are_said_once() {
             front.log().lines().any(|line| line.contains(at) && line.contains("not heard") && line.contains(why))
         });
     }
-    // The first is tried several times a second in the beginning, the other each five seconds.
+    // The first address is tried several times a second in the beginning, the other each five seconds.
     assert_eq!(front.log().matches("KV events are not heard").count(), 2, "{}", front.log());
 }
 
-/// Whoever came there would be taken for the other.
+/// Whichever engine connects there would be taken for the other.
 #[test]
 fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
     on_both(|driver| {
@@ -202,7 +202,7 @@ fn two_engines_that_would_come_to_one_port_are_not_waited_for() {
     });
 }
 
-/// Whoever has its flags now would not be heard.
+/// Otherwise an engine that has its flags now would not be heard.
 #[test]
 fn a_port_is_kept_for_no_engine_that_is_gone() {
     on_both(|driver| {
@@ -238,7 +238,7 @@ fn a_port_is_kept_for_no_engine_that_is_gone() {
     });
 }
 
-/// As behind a Service: it is asked at another address than it comes from.
+/// An engine behind a Service: it is asked at another address than it connects from.
 #[test]
 fn all_ranks_that_come_from_elsewhere_are_heard_where_an_operator_says_so() {
     on_both(|driver| {
@@ -289,7 +289,7 @@ fn nobody_is_waited_for_who_publishes_no_more() {
     });
 }
 
-/// Another process has published more than its predecessor before it is heard, and cannot be asked: its number says
+/// Another process has published more than its predecessor before it is heard, and cannot be asked: its numbers prove
 /// nothing.
 #[test]
 fn another_process_that_has_told_more_is_not_taken_for_the_one_before() {
@@ -372,7 +372,7 @@ fn a_front_that_comes_late_asks_for_what_was_said() {
     });
 }
 
-/// What was emptied before the engine was heard says nothing against what it tells then.
+/// A cache that was emptied before the engine was heard is no reason to doubt what it tells then.
 #[test]
 fn an_engine_that_was_down_before_it_told_anything_is_not_asked_again_and_again() {
     on_both(|driver| {
@@ -386,7 +386,7 @@ fn an_engine_that_was_down_before_it_told_anything_is_not_asked_again_and_again(
         scene.engines[1].publisher.lose(&[prompt(50).1.stored(Dialect::Maps)]);
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
         scene.until_counted("warmfront_kv_events_incomplete_total", 1, 1.0);
-        // It is looked at each second whether anything speaks against it.
+        // Control looks each second for reasons to doubt it.
         std::thread::sleep(std::time::Duration::from_millis(2_500));
         assert_eq!(scene.engines[1].publisher.connections(), 1, "{driver}");
         let chosen = scene.chat(&content);

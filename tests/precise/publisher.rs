@@ -1,5 +1,5 @@
-//! The two sockets of an engine's KV events, in the bytes of libzmq's: what it publishes, and what it still has of that
-//! for who asks.
+//! The two sockets of an engine's KV events, in the bytes of libzmq: the one on which it publishes, and the one by
+//! which it replays what it still has.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ type Shared = Arc<Mutex<State>>;
 struct State {
     subscribers: Vec<TcpStream>,
     connections: usize,
-    /// Who has connected, and of whom it is not read yet whether he subscribes.
+    /// Connections whose subscription was not read yet.
     arriving: usize,
     gone: bool,
     next: u64,
@@ -63,7 +63,7 @@ impl Publisher {
         Publisher { events, replay, state }
     }
 
-    /// It connects to where somebody waits for it, again and again.
+    /// Connects to an address where a front waits for it, again and again.
     pub fn connects(&self, to: SocketAddr) {
         let state = Arc::clone(&self.state);
         std::thread::spawn(move || {
@@ -74,12 +74,12 @@ impl Publisher {
         });
     }
 
-    /// One batch of events.
+    /// Publishes one batch of events.
     pub fn publish(&self, events: &[Value]) {
         self.publish_bytes(|time| packed(&json!([time, events, 0])));
     }
 
-    /// One message with whatever payload; it is told its time.
+    /// Publishes one message with any payload, which is made from its time.
     pub fn publish_bytes(&self, payload: impl FnOnce(f64) -> Vec<u8>) {
         let mut state = self.state();
         let (number, payload) = state.make(payload);
@@ -89,19 +89,19 @@ impl Publisher {
         }
     }
 
-    /// Bytes that are no message.
+    /// Sends bytes that are no message.
     pub fn send_raw(&self, bytes: &[u8]) {
         for mut stream in &self.state().subscribers {
             let _ = stream.write_all(bytes);
         }
     }
 
-    /// One that no subscriber gets; who asks for it does.
+    /// Publishes a batch that no subscriber gets, and that a replay has.
     pub fn lose(&self, events: &[Value]) {
         self.state().make(|time| packed(&json!([time, events, 0])));
     }
 
-    /// Its process ends.
+    /// Ends its process.
     pub fn goes(&self) {
         let mut state = self.state();
         state.gone = true;
@@ -110,25 +110,25 @@ impl Publisher {
         }
     }
 
-    /// Another process is there, of which nobody knows anything.
+    /// Replaces it by another process, of which nothing is known.
     pub fn begins_anew(&self) {
         let mut state = self.state();
         (state.next, state.gone) = (0, false);
         state.kept.clear();
     }
 
-    /// Nobody can ask any more but for so many of its last messages.
+    /// Keeps only so many of its last messages for replays.
     pub fn keeps(&self, messages: usize) {
         let kept = &mut self.state().kept;
         kept.drain(..kept.len().saturating_sub(messages));
     }
 
-    /// It was only out of reach.
+    /// Comes back as the same process, which was only out of reach.
     pub fn returns(&self) {
         self.state().gone = false;
     }
 
-    /// Who ever subscribed.
+    /// How many connections have ever subscribed.
     pub fn connections(&self) -> usize {
         self.state().connections
     }
@@ -179,7 +179,7 @@ fn publish_to(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
         state.connections += 1;
         state.subscribers.push(stream.try_clone()?);
     }
-    // Heartbeats are not answered: no test is as long.
+    // Heartbeats are not answered: no test takes that long.
     while stream.read(&mut [0; 1_024]).is_ok_and(|read| read > 0) {}
     let peer = stream.peer_addr().ok();
     state.lock().unwrap().subscribers.retain(|other| other.peer_addr().ok() != peer);
@@ -191,7 +191,7 @@ fn answer(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
     let mut theirs = [0; REQUEST_BYTES + 8];
     stream.read_exact(&mut theirs)?;
     let from = u64::from_be_bytes(*theirs.last_chunk().unwrap());
-    // Who asks has subscribed: were that not read yet, what is published behind this answer would go to nobody.
+    // A front that asks has subscribed: if that were not read yet, messages after this answer would be lost.
     crate::until("the subscription of who asks", || state.lock().unwrap().arriving == 0);
     let mut bytes = Vec::new();
     {
@@ -203,7 +203,7 @@ fn answer(mut stream: TcpStream, state: &Shared) -> std::io::Result<()> {
     }
     bytes.extend(message(&[b"", b"", &u64::MAX.to_be_bytes(), b""]));
     stream.write_all(&bytes)?;
-    // Who has what it needs goes before the end.
+    // A front that has what it needs closes before the end.
     while stream.read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ranks behind one port, each of which tells of its own cache by a port of its own.
+//! Ranks behind one port, each of which tells its own cache by a port of its own.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::scene::{body, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 use crate::{on_both, until};
 
-/// Who was chosen, and how much was held there, in tokens.
+/// The rank that was chosen, and how many tokens were held there.
 fn chat(front: &Front, content: &str) -> (String, usize) {
     let body = body(content).to_string();
     let mut client = front.connect();

@@ -1,4 +1,4 @@
-//! Two engines that tell what they hold, a front that chooses by it, and what is asked of that.
+//! Two engines that tell what they hold, a front that chooses by it, and requests to that.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,13 +25,13 @@ pub struct Chosen {
     pub reason: String,
 }
 
-/// The configuration of all these tests, and more of it behind its last table.
+/// The configuration of all these tests, with more at the end of its last table.
 pub fn config(more: &str) -> String {
     config_of(&FOLDER, more)
 }
 
-/// The same with the model of another folder. Engines are threads of this process, which may all stand still for a
-/// second or two.
+/// The same with another folder's model. Its timeouts are long: engines are threads of this process, which may all
+/// stand still for a second or two.
 pub fn config_of(folder: &Path, more: &str) -> String {
     let folder = folder.display();
     format!(
@@ -41,7 +41,7 @@ pub fn config_of(folder: &Path, more: &str) -> String {
 }
 
 impl Scene {
-    /// Engines with replay sockets, whose caches are empty, and all of that is known.
+    /// Starts engines with replay sockets and empty caches, and waits until all of that is known.
     pub fn start(driver: &'static str) -> Scene {
         let scene = Scene::of(driver, [Engine::start(true), Engine::start(true)], &config(""));
         scene.until_exact();
@@ -67,8 +67,8 @@ impl Scene {
         scene
     }
 
-    /// Waits until all of both is known, and whatever they publish is heard: before an engine has read that somebody
-    /// subscribes that goes to nobody.
+    /// Waits until all of both engines is known and heard: what an engine publishes before it has read the subscription
+    /// is lost.
     pub fn until_exact(&self) {
         (0..2).for_each(|place| self.until_rung(place, "exact"));
         (0..2).for_each(|place| self.until_subscribed(place, 1));
@@ -131,7 +131,7 @@ impl Scene {
         self.sent(&format!("POST {path} HTTP/1.1\r\ncontent-length: {}\r\n", body.len()), &body)
     }
 
-    /// Sends what its engine refuses.
+    /// Sends a request that its engine refuses.
     pub fn ask_in_vain(&self, path: &str, body: &Value) {
         let (mut client, body) = (self.front.connect(), body.to_string());
         let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
@@ -140,7 +140,7 @@ impl Scene {
         assert!(head.start.contains(" 400 ") && client.body(&head).whole, "{}: {}", self.driver, head.start);
     }
 
-    /// The same in chunks of so many bytes.
+    /// Sends a request in chunks of so many bytes.
     pub fn ask_in_chunks(&self, path: &str, body: &Value, bytes: usize) -> Chosen {
         let body = body.to_string();
         let chunks = body
@@ -169,7 +169,7 @@ impl Scene {
     }
 }
 
-/// Of one user's message.
+/// The body with one user's message.
 pub fn body(content: &str) -> Value {
     json!({"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 1})
 }

@@ -1,5 +1,5 @@
-//! A model of our own: its tokenizer and chat template as files, prompts as its engine would write them, and their
-//! blocks as it would tell.
+//! A model for tests: its tokenizer and chat template as files, prompts as its engine would write them, and their
+//! blocks as that would tell them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const WORD_BYTES: usize = 4;
 /// The folder that `tokenizer` names.
 pub static FOLDER: LazyLock<PathBuf> =
     LazyLock::new(|| folder("precise-model", include_str!("../form/templates/chatml.jinja")));
-/// Another, of a model that is told of tools.
+/// The folder of a model whose template writes tools.
 pub static FOLDER_OF_TOOLS: LazyLock<PathBuf> =
     LazyLock::new(|| folder("precise-model-of-tools", include_str!("../form/templates/qwen2.5.jinja")));
 
@@ -50,7 +50,7 @@ pub fn folder(name: &str, template: &str) -> PathBuf {
     folder
 }
 
-/// As byte-level tokenizers write a byte.
+/// A byte as byte-level tokenizers write it.
 fn letter(byte: u8) -> char {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let place = (0..byte).filter(|before| !plain(*before)).count() as u32;
@@ -61,7 +61,7 @@ fn word_text(word: u32) -> String {
     format!(" {word:03}")
 }
 
-/// So many bytes of words, others for each `seed`.
+/// So many bytes of words, different ones for each `seed`.
 pub fn text(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -71,7 +71,7 @@ pub fn text(seed: u64, bytes: usize) -> String {
     (0..bytes / WORD_BYTES).map(|_| next()).collect()
 }
 
-/// What the engine makes of one user message.
+/// The prompt that the engine makes of one user message.
 pub fn chat_prompt(content: &str) -> String {
     format!("<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n")
 }
@@ -107,7 +107,7 @@ pub struct Blocks {
     pub tokens: Vec<u32>,
     pub names: Vec<u64>,
     salt: Option<String>,
-    /// Tokens of each.
+    /// Tokens of each block.
     size: usize,
 }
 
@@ -141,12 +141,12 @@ impl Blocks {
         self.names.iter().zip(&other.names).take_while(|(one, other)| one == other).count() * self.size
     }
 
-    /// All are stored.
+    /// The event that all are stored.
     pub fn stored(&self, dialect: Dialect) -> Value {
         self.stored_of(0..self.names.len(), dialect)
     }
 
-    /// Some are.
+    /// The event that some are stored.
     pub fn stored_of(&self, which: std::ops::Range<usize>, dialect: Dialect) -> Value {
         let tokens = &self.tokens[which.start * self.size..which.end * self.size];
         let parent = which.start.checked_sub(1).map(|before| self.names[before]);
@@ -164,7 +164,7 @@ impl Blocks {
         }
     }
 
-    /// Some are gone.
+    /// The event that some are gone.
     pub fn removed(&self, which: std::ops::Range<usize>, dialect: Dialect) -> Value {
         let names = &self.names[which];
         match dialect {
@@ -174,7 +174,7 @@ impl Blocks {
     }
 }
 
-/// All are gone.
+/// The event that all are gone.
 pub fn cleared(dialect: Dialect) -> Value {
     match dialect {
         Dialect::Maps => json!({"type": "AllBlocksCleared"}),

@@ -1,4 +1,4 @@
-//! Chats of agents: tools, calls of them and their results are found where their engine has them.
+//! Chats of agents: tools, calls of them and their results are found where an engine has them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{on_both, until};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// The tools of an agent, and as the template writes them.
+/// The tools of an agent, and their text as the template writes it.
 fn tools(name: &str) -> (Value, String) {
     let tool = |name: &str| {
         json!({"type": "function", "function": {"name": name, "description": "Finds \u{e9}\n\"it\"", "parameters":
@@ -37,7 +37,7 @@ fn head(system: &str, lines: &str) -> String {
     )
 }
 
-/// An agent in the middle of its work: what it sends, and what its engine makes of that.
+/// An agent in the middle of its work: the request that it sends, and the prompt that its engine makes of that.
 fn agent(name: &str, seed: u64) -> (Value, String) {
     let (tools, lines) = tools(name);
     let (question, found, more) = (text(seed, 1_500), text(seed + 1, 1_000), text(seed + 2, 800));
@@ -83,8 +83,8 @@ fn until_followed(scene: &Scene, sets: f64) {
     until_known(scene, "followed", sets);
 }
 
-/// Waits until shards know of so many sets. Control tells them within `publish_interval_ms`, and before it answers what
-/// comes later.
+/// Waits until shards know so many sets of tools. Control publishes them within `publish_interval_ms`, and before it
+/// answers a later question.
 fn until_known(scene: &Scene, chats: &str, sets: f64) {
     let known = || scene.front.metric(&format!("warmfront_toolsets{{chats=\"{chats}\"}}"));
     until(&format!("{}: {sets} sets of tools, {chats}", scene.driver), || known() == sets);
@@ -96,7 +96,7 @@ fn until_known(scene: &Scene, chats: &str, sets: f64) {
 fn an_agent_goes_where_its_prompt_is_held() {
     on_both(|driver| {
         let scene = scene(driver);
-        // The first time it is not known yet, the second time it is asked for.
+        // The first time the set is not known yet, the second time it is asked for.
         for _ in 0..2 {
             let (body, _) = agent("look_up", 900);
             scene.ask(PATH, &body);
@@ -112,7 +112,7 @@ fn an_agent_goes_where_its_prompt_is_held() {
         }
         assert_eq!(scene.front.metric("warmfront_prompts_rendered_total"), 4.0);
         assert_eq!(scene.front.metric("warmfront_prompts_not_rendered_total{why=\"tools\"}"), 2.0);
-        // Another agent's tools are others.
+        // Another agent has other tools.
         let (body, _) = agent("look_elsewhere", 910);
         scene.ask(PATH, &body);
         assert_eq!(scene.front.metric("warmfront_prompts_not_rendered_total{why=\"tools\"}"), 3.0);
@@ -137,7 +137,7 @@ fn tools_are_known_over_a_reload() {
     });
 }
 
-/// Chats without tools are written as before, so that the form is the same by its id.
+/// Chats without tools are written as before, so that the form keeps its id.
 #[test]
 fn tools_are_learnt_anew_where_the_template_writes_them_otherwise() {
     on_both(|driver| {
@@ -160,7 +160,7 @@ fn tools_are_learnt_anew_where_the_template_writes_them_otherwise() {
     });
 }
 
-/// Sets of which nothing is known but that they are not followed are not tried again and again.
+/// Sets that were found not to be writable are not tried again and again.
 #[test]
 fn tools_that_are_no_tools_are_left_alone() {
     on_both(|driver| {
@@ -179,7 +179,7 @@ fn tools_that_are_no_tools_are_left_alone() {
     });
 }
 
-/// Anybody may send what nobody else does: learning it would take the place of what is in use.
+/// Anybody may send tools that no other client uses: learning them would take the place of sets in use.
 #[test]
 fn tools_of_strangers_are_not_learnt() {
     on_both(|driver| {
@@ -199,7 +199,7 @@ fn tools_of_strangers_are_not_learnt() {
         // Control asks ten times a second.
         std::thread::sleep(Duration::from_millis(500));
         until_followed(&scene, 0.0);
-        // With the first its key was not known yet.
+        // At the first one its key was not known yet.
         for _ in 0..3 {
             assert_eq!(asked("look_up", "authorization: Bearer good\r\n"), "200", "{driver}");
         }

@@ -1,4 +1,4 @@
-//! Prompts whose text only the engine knows: looked up by what was sent where.
+//! Prompts whose text only the engine knows: they are looked up by what was sent where.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::tokens::{Blocks, Dialect, chat_prompt, text};
 const BYTES: usize = 3_000;
 const PATH: &str = "/v1/chat/completions";
 
-/// Sent twice, the second goes where the first went.
+/// Sends a prompt twice: the second goes where the first went.
 fn twice(scene: &Scene, what: &str, send: impl Fn() -> crate::scene::Chosen) {
     let counted = || scene.front.metric("warmfront_prompts_not_rendered_total");
     let (before, first) = (counted(), send());
@@ -38,7 +38,7 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
             twice(&scene, "an image", || scene.ask(PATH, &images));
         }
         for seed in [86, 87] {
-            // Even where the engine told of it.
+            // Even if the engine told it.
             let content = text(seed, BYTES);
             scene.tells(1, &[Blocks::of(&chat_prompt(&content)).stored(Dialect::Maps)]);
             twice(&scene, "chunks", || scene.ask_in_chunks(PATH, &body(&content), 700));
@@ -51,7 +51,7 @@ fn what_cannot_be_rendered_goes_where_it_went_before() {
     });
 }
 
-/// Operators are sent there.
+/// Operators find the reason in this counter.
 #[test]
 fn why_a_prompt_is_not_rendered_is_counted() {
     on_both(|driver| {
@@ -87,11 +87,11 @@ fn why_a_prompt_is_not_rendered_is_counted() {
     });
 }
 
-/// What is held longer than others are, for a model that stands behind it, would be written in one turn.
+/// A body that is held for long, since its model stands at the end, would be written in one turn.
 #[test]
 fn more_than_may_be_held_is_not_rendered() {
     on_both(|driver| {
-        // Its model is the last that is written of a body.
+        // The model is the last field of these bodies.
         let bodies = [body(&text(95, BYTES)), body(&text(96, 2 * BYTES))];
         assert!(bodies.iter().all(|body| body.to_string().ends_with(r#","model":"tiny"}"#)));
         let hold_bytes = bodies[0].to_string().len();
@@ -105,12 +105,12 @@ fn more_than_may_be_held_is_not_rendered() {
     });
 }
 
-/// What is behind an image is not known, what is before it is.
+/// Text before an image is known, text after it is not.
 #[test]
 fn what_stands_before_an_image_is_rendered() {
     on_both(|driver| {
         let scene = Scene::start(driver);
-        // More than what an image stands for.
+        // More than an image counts for.
         let content = text(89, 2 * BYTES);
         let (first, asked) = (body(&content), Blocks::of(&chat_prompt(&content)));
         scene.tells(1, &[asked.stored(Dialect::Maps)]);
@@ -127,7 +127,7 @@ fn what_stands_before_an_image_is_rendered() {
     });
 }
 
-/// A conversation that its engine's form has words for up to a tool's answer, which says more than its content.
+/// A conversation that the engine's form can write up to a tool's answer, which has more fields than its content.
 fn partly_rendered(seed: u64) -> Value {
     let mut body = body("");
     body["messages"] = json!([
@@ -137,15 +137,15 @@ fn partly_rendered(seed: u64) -> Value {
     body
 }
 
-/// What is known of it.
+/// The part of it that is known.
 fn rendered_part() -> String {
     let system = text(90, 2 * BYTES);
     format!("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n<|im_start|>tool\n")
 }
 
-/// Of an agent whose template has no words for what tools answered its engine's text is known up to the first answer
-/// alone. Both engines hold that: each conversation stays where it was sent, whether that is more than half of it or
-/// less.
+/// If an agent's template cannot be followed for tools' answers, its engine's text is known only up to the first
+/// answer. Both engines hold that part: each conversation stays where it was sent, whether the part is more than half
+/// of it or less.
 #[test]
 fn conversations_of_which_the_beginning_alone_is_rendered_stay_where_they_are() {
     on_both(|driver| {
@@ -178,7 +178,7 @@ fn conversations_of_which_the_beginning_alone_is_rendered_stay_where_they_are() 
     });
 }
 
-/// However it was noted.
+/// However the prompt was noted.
 #[test]
 fn what_is_refused_of_such_a_conversation_is_held_nowhere() {
     on_both(|driver| {
@@ -194,7 +194,7 @@ fn what_is_refused_of_such_a_conversation_is_held_nowhere() {
     });
 }
 
-/// Parts of text are text.
+/// Content in several parts of text is text.
 #[test]
 fn parts_of_text_are_rendered() {
     on_both(|driver| {

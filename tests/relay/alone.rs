@@ -12,7 +12,7 @@ pub fn alone(name: &str, body: impl FnOnce()) {
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let untested = errors.contains("NOT TESTED");
     if untested && output.status.success() && !crate::untested::has_ring("what would run alone") {
-        // It ended where it found that its driver cannot be had; which is so here as well.
+        // That process ended when it found that its driver is not to be had; this one would find the same.
         return;
     }
     assert!(output.status.success() && !untested && text.contains("1 passed"), "{text}{errors}");

@@ -1,4 +1,4 @@
-//! Readers that do not read: each holds back its own side, nothing else, within bounds.
+//! Peers that stop reading: each holds back what is sent to it, and nothing else, within bounds.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::tries::in_one_of;
 use crate::tunnel::{ASK, SWITCH};
 use crate::wire::End;
 
-/// A reader that begins to read gets everything that was held back, in order.
+/// A client that begins to read late gets everything that was held back, in order.
 #[test]
 fn a_late_reader_gets_everything() {
     let body: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
@@ -53,14 +53,14 @@ fn an_unread_upload_holds_back_its_client() {
     while let Ok(len) = writer.write(&[b'x'; 65_536]) {
         sent += len;
     }
-    // The kernel may take 32 MiB for one socket, and some more for the others on its way.
+    // The kernel may buffer 32 MiB for one socket, and some more for the others on the way.
     assert!(sent < 48 << 20, "{sent} bytes were taken for an engine that reads none");
     assert_eq!(front.ask(get("/v1/quick")).status, 200);
     assert_eq!(front.ask(post("/v1/quick", "x")).status, 200);
     drop((client, writer, open));
 }
 
-/// A client that takes nothing of its reply is let go, and its engine with it.
+/// If a client takes nothing of its reply, its connection is closed, and that to the engine with it.
 #[test]
 fn a_client_that_does_not_read() {
     let engine = Engine::run(|mut connection| {
@@ -75,11 +75,11 @@ fn a_client_that_does_not_read() {
     assert!(!client.reply().whole);
 }
 
-/// So is one whose last reply was whole, to its engine and in the log, before it took the end of it; also where its next
-/// request is answered by then.
+/// The same holds for a client that leaves the end of its last reply unread, although the exchange with the engine is
+/// over and in the log; also if its next request has been answered by then.
 #[test]
 fn a_client_that_does_not_read_the_end() {
-    // Each comes in one piece: the exchange is over where the client is found full.
+    // Each reply comes in one piece: the exchange is over by the time the client's socket is found full.
     let engine = Engine::run(|mut connection| {
         while connection.request().is_some() {
             connection.send(ok(vec![b'x'; 30 << 10]));
@@ -93,7 +93,7 @@ fn a_client_that_does_not_read_the_end() {
     drop(client);
 }
 
-/// Nor is one of a tunnel's waited for, whatever it sends meanwhile.
+/// A client of a tunnel that does not read is not waited for either, whatever it sends meanwhile.
 #[test]
 fn a_client_of_a_tunnel_that_does_not_read() {
     let engine = Engine::run(|mut connection| {
@@ -140,11 +140,12 @@ fn a_client_that_reads_slowly() {
         }
         got == LEN && front.count(Count::ClientStalled) == before
     };
-    // One that is stopped for a while does not read steadily: hardly in each of five tries.
+    // If the machine stops the client's thread for a while, it does not read steadily; that hardly happens in each of
+    // five tries.
     in_one_of(5, "a slow reader reads all", true, reads_all);
 }
 
-/// Times between tokens are the engine's, not those of a client that does not read for a while.
+/// Times between tokens are measured as the engine sends them: a client that pauses does not lengthen them.
 #[test]
 fn a_client_that_pauses_makes_no_slow_tokens() {
     const PAUSE: Duration = Duration::from_millis(1_500);
@@ -166,7 +167,7 @@ fn a_client_that_pauses_makes_no_slow_tokens() {
         assert!(between.count() > 10, "{between:?}");
         between.sum
     };
-    // As much may be the machine's, where that stands still: hardly in each of five tries.
+    // Gaps as long may be the machine's, if it stands still; that hardly happens in each of five tries.
     let spoilt: Vec<_> = (0..5).map(|_| gaps()).take_while(|sum| *sum >= PAUSE.as_micros() as u64 / 2).collect();
     assert!(spoilt.len() < 5, "{spoilt:?}");
 }

@@ -11,7 +11,7 @@ pub struct Client {
     wire: Wire,
 }
 
-/// A reply as a careful client understands it.
+/// A reply as a strict client reads it.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -19,7 +19,7 @@ pub struct Reply {
     pub body: Vec<u8>,
     pub chunks: Vec<usize>,
     pub trailers: Vec<(String, String)>,
-    /// Its end came as its framing says.
+    /// Whether it ended as its framing says.
     pub whole: bool,
 }
 
@@ -38,12 +38,12 @@ impl Client {
         Client { wire: Wire::new(stream) }
     }
 
-    /// Sends; that the front closed meanwhile shows in the reply.
+    /// Sends bytes. If the front has closed the connection meanwhile, the reply shows it.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.wire.stream.write_all(bytes.as_ref());
     }
 
-    /// Sends in the pieces that the cuts leave.
+    /// Sends bytes in pieces, cut at these places.
     pub fn send_cut(&mut self, bytes: &[u8], cuts: &[usize]) {
         let mut from = 0;
         for &cut in cuts.iter().chain([&bytes.len()]) {
@@ -79,13 +79,13 @@ impl Client {
         Reply { status, head, body: data, chunks, trailers, whole }
     }
 
-    /// So many bytes as they come.
+    /// The next `len` bytes, whatever they are.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         self.wire.body(Length::Of(len)).data
     }
 
-    /// The lengths of the chunks up to the last one, of a reply whose head was read before. Panics where that does not
-    /// come.
+    /// The lengths of the chunks up to the last one, of a reply whose head was read before. Panics if the last one does
+    /// not come.
     pub fn chunks(&mut self) -> Vec<usize> {
         let body = self.wire.body(Length::Chunked);
         assert!(body.whole, "{:?} after {} bytes", self.wire.end, body.data.len());
@@ -127,7 +127,7 @@ impl Client {
         rustix::net::sockopt::set_socket_linger(&self.wire.stream, Some(Duration::ZERO)).unwrap();
     }
 
-    /// For a thread that goes on sending while this one reads.
+    /// The same socket, for a thread that goes on sending while this one reads.
     pub fn clone_stream(&self) -> TcpStream {
         self.wire.stream.try_clone().unwrap()
     }

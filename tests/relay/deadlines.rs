@@ -1,4 +1,4 @@
-//! Deadlines and bounds, each made small: who waits too long is told so, and everything is given back.
+//! Deadlines and bounds, each made small: a client whose request exceeds one is told so, and everything is given back.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -88,7 +88,7 @@ fn a_connection_without_a_request() {
     let front = Front::start(&[engine.address]);
     let mut client = front.connect();
     assert_eq!(client.ask(get("/v1/a")).status, 200);
-    // Not before it is here: who is stopped between connecting and asking would have no connection left.
+    // Set only now: a client that the machine stops between connecting and asking would lose its connection.
     let limits = Limits { keep_alive_timeout_ms: 100, ..Limits::default() };
     front.published.publish_rules(Rules { limits, ..Rules::default() });
     assert_eq!(client.ask(get("/v1/a")).status, 200);
@@ -137,10 +137,10 @@ fn no_connection_in_time() {
     let front = Front::with(&[hole], |options| options.rules.limits.connect_timeout_ms = 100);
     assert_eq!(front.ask(get("/v1/a")).status, 503);
     front.settles();
-    // A SYN may have been lost, and there is no other.
+    // A SYN may have been lost, and there is no other engine: it is tried again.
     let tries = u64::from(warmfront::limits::Limits::default().connect_tries_max);
     assert_eq!((front.count(Count::ConnectFailed), front.count(Count::RetriedConnect)), (tries, tries - 1));
-    // It stands in nobody's way, not even its own, and is one request's failure.
+    // All its tries count as one request's failure, and do not bar the engine.
     assert_eq!((front.count(Count::Barred), front.counters.outcomes().read(0).in_a_row), (0, 1));
 }
 
@@ -162,7 +162,7 @@ fn no_head_of_a_reply() {
     }
 }
 
-/// An engine that never reads is not the client's fault either.
+/// If an engine never reads, the client is not blamed for its slow upload.
 #[test]
 fn an_engine_that_takes_no_request() {
     let (open, wait) = gate();
@@ -184,7 +184,7 @@ fn an_engine_that_takes_no_request() {
 /// Head and comments are no token: their coming does not move the deadline.
 #[test]
 fn no_first_token() {
-    // For ten seconds: nobody is stopped for so long.
+    // For ten seconds: the machine stops no thread for so long.
     const COMMENTS: usize = 500;
     let engine = engine(|connection| {
         connection.send(EVENTS);
@@ -252,7 +252,8 @@ fn silence_between_tokens() {
             assert_eq!((reply.status, reply.whole, client.ends()), (200, false, End::Fin));
             reply.chunks.len()
         };
-        // An engine that is stopped before its last one is silent for too long: hardly in each of five tries.
+        // An engine that the machine stops before its last token is silent for too long; that hardly happens in each of
+        // five tries.
         in_one_of(5, "tokens before the silence", 4, tokens);
         front.settles();
     }
@@ -270,7 +271,7 @@ fn a_tunnel_without_a_byte() {
     assert_eq!([Count::UpstreamFaultChunkTimeout, Count::StreamCut].map(|count| front.count(count)), [1, 1]);
 }
 
-/// A refused client that goes on sending gets its answer and a bounded hearing.
+/// A refused client that goes on sending gets its answer, and is read from for a bounded time.
 #[test]
 fn surplus_behind_a_refusal() {
     let engine = Engine::answering(HELLO);
@@ -279,12 +280,12 @@ fn surplus_behind_a_refusal() {
         client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
         assert_eq!(client.reply().status, 413);
     };
-    // Quiet: the connection is closed when the time is over.
+    // If it sends nothing more, the connection is closed when the time is over.
     let mut client = front.connect();
     refuse(&mut client);
     let begun = Instant::now();
     assert_eq!(client.ends(), End::Fin);
-    // Then, after two seconds of sending at the latest, a reset answers what is still sent.
+    // If it sends on, a reset answers it after two seconds at the latest.
     while client.stream().take_error().unwrap().is_none() && begun.elapsed() < Duration::from_secs(12) {
         client.send("x");
         pause(10);
@@ -321,11 +322,11 @@ fn heads_too_long() {
 fn bodies_too_long() {
     let engine = Engine::answering(HELLO);
     let front = limited(&engine, |limits| limits.body_bytes_max = 1_000);
-    // Announced: refused before any of it is read, and before an engine is asked.
+    // A body with its length announced is refused before any of it is read, and before an engine is asked.
     let reply = front.ask("POST /v1/a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n");
     assert_eq!((reply.status, reply.closes(), engine.connections()), (413, true, 0));
     assert_eq!(front.ask(post("/v1/a", "x".repeat(1_000))).status, 200);
-    // In chunks: as soon as it is too long.
+    // One in chunks is refused as soon as it is too long.
     let mut client = front.connect();
     client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..11 {
@@ -336,7 +337,7 @@ fn bodies_too_long() {
     assert_eq!(engine.executions(), 1);
 }
 
-/// Beyond the most connections, further ones wait in the kernel's queue until one ends.
+/// Connections beyond the limit wait in the kernel's queue until one ends.
 #[test]
 fn connections_beyond_the_most_wait() {
     let engine = Engine::answering(HELLO);
@@ -360,7 +361,7 @@ fn connections_beyond_the_most_wait() {
     assert_eq!(waiting.reply().status, 200);
 }
 
-/// Beyond the most that are kept idle, a connection to an engine ends with its request.
+/// Once as many connections to an engine are idle as may be kept, others end with their requests.
 #[test]
 fn connections_to_an_engine_beyond_the_most_are_not_kept() {
     let (open, wait) = gate();
@@ -398,7 +399,7 @@ fn draining_finishes_what_runs() {
     let _port = keep_port(front.address);
     front.drain();
     assert_eq!(idle.ends(), End::Fin);
-    // While the stream still runs.
+    // The listener closes while the stream still runs.
     front.until("no listener", |front| TcpStream::connect(front.address).is_err());
     open.send(()).unwrap();
     let reply = client.reply();
@@ -406,21 +407,22 @@ fn draining_finishes_what_runs() {
     client.ends();
 }
 
-/// Requests that have come by then are answered, though nothing of them was read, nor their connections accepted: they
-/// came in the middle of a turn. So are the first ones of who has just connected.
+/// Requests that have arrived when draining begins are answered, even if none of their bytes were read, or their
+/// connections not accepted: they came in the middle of a turn. So are the first requests of clients that have just
+/// connected.
 #[test]
 fn draining_answers_what_has_come() {
-    // Where the machine stands still in between: hardly in each of three tries.
+    // It fails if the machine stands still in between; that hardly happens in each of three tries.
     in_one_of(3, "all ask while they are waited for", true, what_has_come_is_answered);
 }
 
-/// False where those that had just connected came to ask only when the front had no more to wait for them.
+/// False: the clients that had just connected asked only after the front's time to wait for them was over.
 fn what_has_come_is_answered() -> bool {
     /// It does for a second.
     const WELL_WITHIN: Duration = Duration::from_millis(800);
     static HOLDS: AtomicBool = AtomicBool::new(false);
     static STANDS: AtomicBool = AtomicBool::new(false);
-    /// Lets the shard go on, whatever fails: its end is waited for.
+    /// Lets the shard go on when dropped, whatever fails: the test waits for the shard's end.
     struct Hold;
     impl Drop for Hold {
         fn drop(&mut self) {
@@ -452,9 +454,9 @@ fn what_has_come_is_answered() -> bool {
     clients[0].send(&request);
     front.until("the middle of a turn", |_| STANDS.load(Ordering::Relaxed));
     clients[1..].iter_mut().for_each(|client| client.send(&request));
-    // That is none: nobody waits for more of it.
+    // An empty line is no request: the front does not wait for more of it.
     idler.send("\r\n");
-    // And those that wait to be accepted, which the end of the listener would reset.
+    // Connections that wait to be accepted count, too: closing the listener would reset them.
     let arrive = || {
         let mut client = front.connect();
         client.send(&request);
@@ -482,7 +484,7 @@ fn what_has_come_is_answered() -> bool {
     true
 }
 
-/// Who has just been answered may have sent the next request already: a pool keeps its connection busy.
+/// A client that has just been answered may have sent its next request already: a pool keeps its connection busy.
 #[test]
 fn draining_waits_for_who_has_just_asked() {
     in_one_of(3, "all ask while they are waited for", true, who_has_just_asked_is_waited_for);
@@ -498,7 +500,7 @@ fn who_has_just_asked_is_waited_for() -> bool {
     let begun = Instant::now();
     assert!(clients.iter_mut().all(|client| client.ask(&request).status == 200));
     front.drain();
-    // It looks every 50 ms who is idle.
+    // The front looks every 50 ms which connections are idle.
     pause(200);
     let [idle, busy @ ..] = &mut clients;
     busy.iter_mut().for_each(|client| client.send(&request));
@@ -515,7 +517,7 @@ fn who_has_just_asked_is_waited_for() -> bool {
     true
 }
 
-/// Those who wait for a place get those of the idle, whose connections end first.
+/// Connections that wait for a place get those of the idle ones, which are closed first.
 #[test]
 fn draining_answers_who_waits_for_a_place() {
     let engine = Engine::answering(HELLO);
@@ -534,7 +536,8 @@ fn draining_answers_who_waits_for_a_place() {
     assert!(idle.iter_mut().all(|client| client.ends() == End::Fin));
 }
 
-/// Holds a port beside its listener: no other test's gets it once that is closed, and whoever connects is refused.
+/// Keeps a port bound, beside its listener: once that is closed no other test gets the port, and connections are
+/// refused.
 fn keep_port(address: SocketAddr) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
     let beside = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -543,7 +546,8 @@ fn keep_port(address: SocketAddr) -> OwnedFd {
     beside
 }
 
-/// What takes longer than the drain is cut visibly; of what has no head yet no reply is broken off.
+/// A reply that takes longer than the drain is cut visibly; if its head has not come yet, the client's connection is
+/// reset.
 #[test]
 fn draining_ends() {
     for begun in [true, false] {

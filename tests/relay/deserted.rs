@@ -10,8 +10,8 @@ use crate::front::{Front, republish_each};
 use crate::tries::in_one_of;
 use crate::wire::End;
 
-/// A vLLM that was told to end keeps its streams open and silent, and refuses its probes: they are cut visibly, those
-/// that still speak go on, and so do silent ones of an engine that is there.
+/// A vLLM that was told to end keeps its streams open and silent, and refuses its probes: these streams are cut
+/// visibly. Those that still speak go on, and so do silent ones of an engine that answers its probes.
 #[test]
 fn silent_streams_of_an_engine_that_is_gone_are_cut() {
     // An engine that is stopped in the middle is silent as well: hardly in each of three tries.
@@ -23,7 +23,7 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     let (finish, wait) = gate();
     let engine = Engine::run(move |mut connection| {
         let Some(request) = connection.request() else { return };
-        // What tells of no engine that computes.
+        // The answer to this does not show that the engine computes.
         if request.path() == "/v1/finished/ping" {
             wait();
             return connection.send(HELLO);
@@ -57,7 +57,7 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     republish_each(&front, |endpoint| endpoint.refuses_probes = true);
     let cut = silent.reply();
     assert!(!cut.whole && cut.text().starts_with("data: a\n\ndata: {\"error\":{"), "{:?}", cut.text());
-    // What has no head yet is waited for longer, and not for ever.
+    // A reply without a head yet is waited for longer, but not for ever.
     finish.send(()).unwrap();
     assert_eq!((silent.ends(), finished.reply().status, whole.reply().status), (End::Fin, 200, 502));
     let cut = front.count(Count::UpstreamFaultSilent);
@@ -68,8 +68,8 @@ fn who_speaks_goes_on_where_the_silent_are_cut() -> bool {
     goes_on
 }
 
-/// Where a Service stands before it, the probes of an engine are refused as soon as its pod is not ready: while others
-/// have tokens from it, it is there.
+/// Behind a Service the probes of an engine are refused as soon as its pod is not ready: while it gives other requests
+/// tokens, it is not gone.
 #[test]
 fn silent_streams_of_an_engine_that_gives_others_tokens_are_not_cut() {
     // An engine that is stopped in the middle is silent as well: hardly in each of three tries.
@@ -105,13 +105,14 @@ fn silent_streams_that_are_cut_beside_one_that_goes_on() -> u64 {
     std::thread::sleep(AFTER + Duration::from_millis(1_500));
     let cut = front.count(Count::UpstreamFaultSilent);
     stop.send(()).unwrap();
-    // Nobody has anything from it any more.
+    // No request gets anything from the engine any more.
     front.until("their ends", |front| front.count(Count::UpstreamFaultSilent) == 2);
     front.settles();
     cut
 }
 
-/// Nor are those of a client that does not read for a while: the engine may have more to say, and is not read from.
+/// A stream is not taken for silent while its client does not read: the engine may have sent more, and is not read
+/// from.
 #[test]
 fn a_stream_that_its_client_does_not_take_is_not_silent() {
     const AFTER: Duration = Duration::from_millis(2_500);
@@ -131,13 +132,14 @@ fn a_stream_that_its_client_does_not_take_is_not_silent() {
     // Shards look each second.
     std::thread::sleep(AFTER + Duration::from_millis(1_500));
     assert_eq!(front.count(Count::UpstreamFaultSilent), 0);
-    // Who is stopped while it sends all that would be silent.
+    // Probes succeed again: otherwise an engine that the machine stops while it sends the rest would be taken for
+    // silent.
     republish_each(&front, |endpoint| endpoint.refuses_probes = false);
     assert_eq!(client.chunks().len(), EVENTS, "it is whole");
     front.settles();
 }
 
-/// The same of tunnels: what passes bytes goes on.
+/// The same holds for tunnels: those that pass bytes go on.
 #[test]
 fn tunnels_of_an_engine_that_is_gone_are_cut_where_they_are_silent() {
     // An engine that is stopped in the middle is silent as well: hardly in each of three tries.

@@ -1,5 +1,5 @@
-//! Answers that come before their request's end: they reach who has not sent all yet, and nobody else's request follows
-//! where half of one may lie.
+//! Answers that come before their request's end: they reach a client that has not sent all yet, and no other request is
+//! sent on a connection to an engine where half of one may lie unread.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::front::{Front, Options};
 use crate::tries::in_one_of;
 use crate::wire::End;
 
-/// Refuses by the head alone, as behind vLLM's `--api-key`, and reads on as uvicorn does.
+/// An engine that refuses by the head alone, as vLLM does with `--api-key`, and reads on as uvicorn does.
 fn refusing_by_the_head() -> Engine {
     Engine::run(|mut connection| {
         while let Some(head) = connection.head() {
@@ -27,7 +27,7 @@ fn bounded(engine: &Engine, bytes_max: usize) -> Front {
     Front::with(&[engine.address], |options: &mut Options| options.rules.limits.linger_bytes_max = bytes_max)
 }
 
-/// As most clients do it. A reset while they write would take the answer that has come from them.
+/// Most clients write all before they read. A reset while they write would destroy the answer that has arrived.
 #[test]
 fn an_answer_reaches_who_writes_all_before_it_reads() {
     let engine = refusing_by_the_head();
@@ -51,7 +51,7 @@ fn an_answer_reaches_who_writes_all_before_it_reads() {
     front.settles();
 }
 
-/// Who is held back for an engine that does not read on is read from again once that has answered.
+/// A client that is held back because the engine does not read on is read from again once the engine has answered.
 #[test]
 fn an_answer_reaches_who_was_held_back() {
     let engine = Engine::narrow(|mut connection| {
@@ -70,7 +70,7 @@ fn an_answer_reaches_who_was_held_back() {
     front.settles();
 }
 
-/// It has time as long as it sends, and not for ever.
+/// A refused client is read from as long as it goes on sending, but not for ever.
 #[test]
 fn who_writes_slowly_is_heard_out_for_a_while() {
     let engine = refusing_by_the_head();
@@ -86,7 +86,8 @@ fn who_writes_slowly_is_heard_out_for_a_while() {
         });
         heard && (client.reply().status, client.ends()) == (404, End::Fin)
     };
-    // Who is stopped between two writes is silent for too long: hardly in each of five tries.
+    // A client that the machine stops between two writes is silent for too long; that hardly happens in each of five
+    // tries.
     in_one_of(5, "who goes on sending is heard", true, is_heard);
     let mut client = front.connect();
     client.send(begin);
@@ -103,12 +104,13 @@ fn what_comes_behind_an_answer_is_bounded() {
     let front = bounded(&engine, 64 << 10);
     let mut client = front.connect();
     client.send("POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n");
-    // What the kernel takes for a peer that reads none of it is a part of that.
+    // The kernel buffers a part of that for a peer that reads none of it.
     let piece = vec![b'x'; 1 << 20];
     assert!((0..90).any(|_| client.stream().write_all(&piece).is_err()), "90 MiB were read and dropped");
 }
 
-/// Its reply is whole and so is its request: but who answered before that may have read the rest as another request.
+/// Reply and request are whole in the end; but an engine that answered before the request's end may have read the rest
+/// of it as another request.
 #[test]
 fn who_answers_before_it_has_all_is_asked_nothing_more_there() {
     let engine = Engine::run(|mut connection| {
@@ -130,12 +132,12 @@ fn who_answers_before_it_has_all_is_asked_nothing_more_there() {
     client.send(vec![b'x'; 100_000 - "half".len()]);
     assert_eq!(client.bytes(11), b"1\r\n1\r\n0\r\n\r\n"[..11]);
     assert_eq!(front.ask(get("/v1/b")).text(), "2");
-    // Where nothing was early the connection is kept.
+    // If the answer was not early, the connection is kept.
     assert_eq!(front.ask(get("/v1/b")).text(), "2");
     front.settles();
 }
 
-/// From then on its reply's deadlines bound both: what is still to be sent may come late, and slowly.
+/// Once the answer has begun, the deadlines of replies hold alone: the rest of the request may come late, and slowly.
 #[test]
 fn an_answer_that_has_begun_is_not_cut_for_a_slow_upload() {
     let engine = Engine::run(|mut connection| {
@@ -164,7 +166,8 @@ fn an_answer_that_has_begun_is_not_cut_for_a_slow_upload() {
             }
             begun
         };
-        // An engine that is stopped before it answers is too late itself: hardly in each of five tries.
+        // An engine that the machine stops before it answers is too late itself; that hardly happens in each of five
+        // tries.
         in_one_of(5, what, 200, begins);
         front.settles();
     }

@@ -14,7 +14,8 @@ use crate::tunnel::{ASK, SWITCH};
 
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 47\r\n\r\ncurrently busy and cannot accept new requests..";
 
-/// What it is, its engines, what the front is set to, what its client does, and what is told: end, status, tries.
+/// What the case is, its engines, the front's settings, what its client does, and what the record tells: end, status,
+/// tries.
 pub type Row = (&'static str, fn() -> Vec<SocketAddr>, fn(&mut Options), Box<dyn Fn(&Front)>, (End, u16, u8));
 
 /// All of them.
@@ -26,7 +27,7 @@ fn running(script: fn(Connection)) -> Vec<SocketAddr> {
     vec![Engine::run(script).address]
 }
 
-/// Reads a request and answers so.
+/// An engine that reads a request and answers with `reply`.
 pub fn answering(reply: impl Into<Vec<u8>>) -> Vec<SocketAddr> {
     vec![Engine::answering(reply).address]
 }

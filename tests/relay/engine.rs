@@ -36,7 +36,7 @@ impl Request {
     }
 }
 
-/// What happened at an engine, for all its connections.
+/// What happened at an engine, on all its connections.
 #[derive(Default)]
 struct Log {
     requests: Mutex<Vec<Request>>,
@@ -81,12 +81,12 @@ impl Connection {
         let _ = self.wire.stream.write_all(bytes.as_ref());
     }
 
-    /// Sends in pieces of `size`.
+    /// Sends bytes in pieces of `size`.
     pub fn send_pieces(&mut self, bytes: &[u8], size: usize) {
         bytes.chunks(size).for_each(|piece| self.send(piece));
     }
 
-    /// Waits for the front to close or reset; how long that took.
+    /// Waits for the front to close or reset the connection. Returns how long that took.
     pub fn closed(&mut self) -> Option<Duration> {
         let begun = Instant::now();
         let (_, end) = self.wire.drain();
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     fn behind(listener: TcpListener, script: impl Fn(Connection) + Send + Sync + 'static) -> Engine {
-        // What comes while nobody accepts, and finds no place, is only tried again after a second.
+        // A SYN for which the queue has no place is only sent again after a second.
         rustix::net::listen(&listener, 1_024).unwrap();
         let address = listener.local_addr().unwrap();
         let log = Arc::<Log>::default();
@@ -191,7 +191,7 @@ impl Engine {
     }
 }
 
-/// Gives whoever comes there a small receive window.
+/// Gives connections to this listener a small receive window.
 pub fn narrow(listener: &TcpListener) {
     rustix::net::sockopt::set_socket_recv_buffer_size(listener, 32 << 10).unwrap();
 }
@@ -217,7 +217,7 @@ pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
     reply
 }
 
-/// A reply of this status that says no.
+/// A reply of this status in which the engine refuses a request.
 pub fn error(status: u16) -> String {
     format!("HTTP/1.1 {status} Sorry\r\ncontent-length: 2\r\n\r\nno")
 }
@@ -246,7 +246,7 @@ pub fn black_hole() -> (SocketAddr, Vec<Box<dyn std::any::Any>>) {
     (address, kept)
 }
 
-/// An address nobody listens on, each time another. A port that was just free would soon be another test's.
+/// An address on which nothing listens, another one each time. A port that was just free could soon be another test's.
 pub fn refusing() -> SocketAddr {
     static GIVEN: AtomicU8 = AtomicU8::new(0);
     SocketAddr::from(([127, 0, 1, GIVEN.fetch_add(1, Ordering::Relaxed)], 1))

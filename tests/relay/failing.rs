@@ -1,4 +1,5 @@
-//! Engines that fail: what no engine has seen goes elsewhere, what one may have seen is never sent twice.
+//! Engines that fail: a request that no engine has seen goes elsewhere, one that an engine may have seen is never sent
+//! twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -38,7 +39,7 @@ fn endpoints_that_swallow_syns_cost_no_request() {
     front.settles();
 }
 
-/// Nobody left to ask: 503 with `Retry-After`, and the connection goes on.
+/// If no endpoint is left to ask: 503 with `Retry-After`, and the connection goes on.
 #[test]
 fn no_endpoint_left_is_503() {
     let front = Front::start(&[refusing(), refusing(), refusing(), refusing(), refusing()]);
@@ -53,7 +54,7 @@ fn no_endpoint_left_is_503() {
     let alone = Front::start(&[refusing()]);
     assert_eq!(alone.ask(post("/v1/chat/completions", "{}")).status, 503);
     alone.settles();
-    // Each counts where it was last, as its record says.
+    // Each request counts at the endpoint that it tried last, as its record says.
     for front in [front, alone] {
         let ends = front.stats.requests(|_| true);
         assert!(ends.iter().all(|(key, _)| key.slot != RequestKey::NONE && key.status == 503), "{ends:?}");
@@ -80,7 +81,7 @@ fn a_close_behind_a_request_is_502_and_no_second_execution() {
     }
 }
 
-/// A kept connection acknowledges late: what it was sent may have been read although nothing says so.
+/// On a kept connection the engine's kernel acknowledges late: a request may have been read although nothing shows it.
 #[test]
 fn a_reset_of_a_kept_connection_is_502_and_no_second_execution() {
     for _ in 0..20 {
@@ -164,7 +165,7 @@ fn a_reset_of_a_kept_connection_costs_one_request_however_many_are_kept() {
     front.settles();
 }
 
-/// A closed idle connection is noticed while nobody asks for it.
+/// A closed idle connection is noticed before a request needs it.
 #[test]
 fn closed_idle_connections_are_noticed() {
     let (engine, noticed) = reporting(|mut connection, report| {
@@ -202,7 +203,7 @@ fn idle_connections_are_kept_for_a_while() {
     assert_eq!((engine.connections(), closed.load(Ordering::Relaxed)), (1, 0));
     assert_eq!((front.count(Count::UpstreamOpened), front.count(Count::UpstreamReused)), (1, 4));
     assert_eq!(front.count(Count::UpstreamBytesIn), 5 * HELLO.len() as u64);
-    // A shorter one holds for what idles already.
+    // A shorter timeout holds for connections that are idle already.
     let limits = Limits { upstream_idle_timeout_ms: 150, ..Limits::default() };
     front.published.publish_rules(Rules { limits, ..Rules::default() });
     front.until("the idle connection to close", |_| closed.load(Ordering::Relaxed) == 1);
@@ -220,7 +221,7 @@ fn truncation_is_visible() {
             connection.request();
             connection.send([STREAM, TOKEN].concat());
             if reset {
-                // Before it has come to the front the kernel may drop it.
+                // Until the front has received it, a reset may have the kernel drop it.
                 wait();
                 connection.reset();
             }
@@ -230,7 +231,7 @@ fn truncation_is_visible() {
         client.send(post("/v1/chat/completions", "{}"));
         front.until("the token", |front| front.count(Count::UpstreamBytesIn) == said.len() as u64);
         let _ = open.send(());
-        // The client has read none of it by then.
+        // The client has read none of the reply by then.
         front.until("the cut", |front| front.count(Count::StreamCut) == 1);
         assert_eq!(status(&client.head()), 200);
         assert_eq!(client.rest(), (TOKEN.into(), End::Fin), "reset: {reset}");
@@ -238,7 +239,7 @@ fn truncation_is_visible() {
     }
 }
 
-/// Surplus bytes that come later, when the connection idles already, spoil it.
+/// If surplus bytes come when the connection is idle already, it is not used again.
 #[test]
 fn surplus_on_an_idle_connection_spoils_it() {
     let (open, wait) = gate();
@@ -259,7 +260,7 @@ fn surplus_on_an_idle_connection_spoils_it() {
     }
 }
 
-/// An engine that speaks before it is asked is not read as an answer to whoever comes next.
+/// Bytes that an engine sends before it is asked are not taken for the answer to the next request.
 #[test]
 fn an_engine_that_speaks_first_does_not_hang_anyone() {
     let engine = Engine::run(|mut connection| {

@@ -24,7 +24,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     format!("--b-0\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n").into()
 }
 
-/// A part in which delimiters begin and do not end.
+/// A file's part in which delimiters begin but are not whole.
 fn file(bytes: usize) -> Vec<u8> {
     let head =
         "--b-0\r\nContent-Disposition: form-data; name=\"file\"; filename=\"model\"\r\nContent-Type: audio/wav\r\n\r\n";
@@ -82,7 +82,7 @@ fn a_form_goes_where_its_model_is_served() {
     }
 }
 
-/// A form may do without a model, also behind a long file: what names none is for any engine.
+/// A form may name no model, also behind a long file: it is for any engine.
 #[test]
 fn a_form_without_a_model_is_for_the_default() {
     let (_engines, front) = front(Policy::Warm);
@@ -101,7 +101,7 @@ fn a_form_without_a_model_is_for_the_default() {
     front.settles();
 }
 
-/// As for what has no body: `/v1/realtime?model=ID`.
+/// As with requests without a body, such as `/v1/realtime?model=ID`.
 #[test]
 fn a_query_names_the_model_that_no_body_names() {
     let (_engines, front) = front(Policy::Warm);
@@ -114,7 +114,7 @@ fn a_query_names_the_model_that_no_body_names() {
     }
     assert_eq!(ask(&get("/v1/responses/resp_1?model=org/whisper")), "whisper's");
     assert_eq!(ask(&post("/v1/chat/completions?model=org/whisper", r#"{"messages":[]}"#)), "whisper's");
-    // What the body says counts.
+    // If the body names one as well, that one counts.
     let named = form(&[field("model", "llm"), file(100)]);
     assert_eq!(uploads(&format!("{PATH}?model=org/whisper"), &named).map(|request| ask(&request)), ["llm's"; 2]);
     assert_eq!(ask(&post("/detokenize?model=org/whisper", r#"{"model":"llm"}"#)), "llm's");
@@ -126,7 +126,7 @@ fn a_query_names_the_model_that_no_body_names() {
     front.settles();
 }
 
-/// Where the model is known nothing is held for the rest, though chats of that pool may have to wait for room.
+/// Once the model is known, the rest of an upload is not held, though chats of that pool may have to wait for room.
 #[test]
 fn an_upload_is_with_its_engine_before_its_end() {
     let (engine, has_begun) = reporting(|mut connection, begun| {

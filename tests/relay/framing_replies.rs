@@ -1,5 +1,5 @@
-//! Corner cases of reply framing: what the client sees of what an engine, or whatever answers in its
-//! place, sends; and that nothing of one reply is ever read as another.
+//! Corner cases of reply framing: what the client sees of the bytes that an engine, or whatever answers in its place,
+//! sends; and that nothing of one reply is ever read as another.
 
 use warmfront::counters::stats::Count;
 
@@ -80,7 +80,7 @@ const ROWS: &[(&str, Expected, After)] = &[
     ("200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nevil\r\n0\r\n\r\n", Bad, Dropped),
     ("200 OK\r\nTransfer-Encoding: identity\r\n\r\nevil", Bad, Closes),
     ("=HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nevil\r\n0\r\n\r\n", Bad, Dropped),
-    // Heads that are none.
+    // Malformed heads.
     ("=evil\r\n\r\n", Bad, Dropped),
     ("=HTTP/2 200\r\n\r\nevil", Bad, Dropped),
     ("=HTTP/1.1 20\r\n\r\nevil", Bad, Dropped),
@@ -228,7 +228,7 @@ fn old_clients_get_bare_bodies() {
     }
 }
 
-/// What a client sees of a reply is written anew.
+/// The head that a client gets is written anew.
 #[test]
 fn the_client_gets_clean_heads() {
     let reply = "HTTP/1.1 200 Fine\r\nserver: uvicorn\r\nConnection: keep-alive, Secret\r\nSecret: s\r\n\
@@ -275,7 +275,7 @@ fn head_has_no_body() {
     }
 }
 
-/// That such a reply has no body is a rule, which an engine may break in a second write, when the next request is on
+/// A reply to HEAD has no body by rule; an engine may break it in a second write, when the next request is already on
 /// its way.
 #[test]
 fn bytes_behind_a_head_alone_are_nobodys() {
@@ -342,7 +342,7 @@ fn endless_heads_are_a_bad_gateway() {
     let fields = Engine::closing_after(format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(101)));
     for address in [engine.address, fields.address] {
         let front = Front::start(&[address]);
-        // It is no fault of the engine's that a client asked for so much.
+        // The engine is not blamed for it.
         for _ in 0..4 {
             assert_eq!(front.ask(get("/v1/a")).status, 502);
         }

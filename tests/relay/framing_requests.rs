@@ -86,7 +86,7 @@ const ROWS: &[(&str, Expected)] = &[
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA : b\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA\r\n\r\n", Refused(400)),
     ("~Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\nGET /v1/evil HTTP/1.1\r\n\r\n", Refused(400)),
-    // What follows is the next request, and nothing else is.
+    // The bytes behind a request are the next one, and no others are.
     ("~Content-Length: 2\r\n\r\nhiGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n", Passed(&["/v1/completions hi", "/v1/b "])),
     (
         "~Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/b HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -140,7 +140,7 @@ const ROWS: &[(&str, Expected)] = &[
     ("GET /v1/a#b HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("GET /v1/a\u{e9} HTTP/1.1\r\nHost: x\r\n\r\n", Refused(400)),
     ("CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", Refused(405)),
-    // The connection's own fields do not pass, nor may they take others along.
+    // Fields of the connection do not pass, nor may they remove others.
     (
         "GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: A, keep-alive\r\nA: b\r\nKeep-Alive: 9\r\n\r\n",
         Passed(&["/v1/completions "]),
@@ -150,7 +150,7 @@ const ROWS: &[(&str, Expected)] = &[
     ("~Expect: 200-ok\r\nContent-Length: 2\r\n\r\nhi", Refused(417)),
 ];
 
-/// The engine as every row meets it: whatever comes whole is answered with its path.
+/// The engine of every row: it answers each whole request with its path.
 fn echoing() -> Engine {
     Engine::run(|mut connection| {
         while let Some(request) = connection.request() {
@@ -230,7 +230,7 @@ fn corner_requests_of_held_bodies() {
     check_all(1, Policy::PrefixHash);
 }
 
-/// What the engine reads is written anew: one length, no field of the client's connection.
+/// The head that the engine gets is written anew: one length, no field of the client's connection.
 #[test]
 fn the_engine_gets_clean_heads() {
     let engine = echoing();
@@ -281,7 +281,7 @@ fn a_fault_behind_streamed_chunks_leaves_no_whole_request() {
     assert_eq!(engine.executions(), 0);
 }
 
-/// What asks for a head, and how it is refused.
+/// Requests with HEAD, and the status with which each is refused.
 const HEADS: &[(&str, u16)] = &[
     ("HEAD /v1/a HTTP/1.1\r\n\r\n", 400),
     ("\r\nHEAD /v1/a HTTP/1.1\r\nHost: x y\r\n\r\n", 400),
@@ -314,7 +314,8 @@ fn no_answer_to_head_has_a_body() {
         assert!(matches!(reply.head.length(), Some(Length::Of(1..))), "{request:?}");
         client.ends();
     }
-    // What only begins alike has its body, and a path that is not let through leaves the connection as it was.
+    // The answer to a method that only resembles HEAD has a body, and a path that is not let through leaves the
+    // connection open.
     for other in ["HEADS /v1/a HTTP/1.1\r\n\r\n", "head /v1/a HTTP/1.1\r\n\r\n", "HEA"] {
         assert_eq!((front.ask(other).whole, front.ask(other).body.is_empty()), (true, false), "{other:?}");
     }

@@ -6,7 +6,8 @@ use crate::client::{chat, chunked, status};
 use crate::engine::{Engine, ok};
 use crate::front::{Front, republish};
 
-/// Its head came when there was one pool, which asks no body for its model; the rest when there are two.
+/// The request's head came when there was one pool, so that no body was read for its model; the rest came when there
+/// were two.
 #[test]
 fn a_fleet_that_grows_in_the_middle_of_a_body_is_met_with_all_of_it() {
     let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];

@@ -15,7 +15,8 @@ use crate::front::Front;
 /// A burst of a thousand at a time: all are served, and spread.
 #[test]
 fn a_thousand_at_once_are_all_served() {
-    // None answers before all have come: one that is stopped for a while would rightly get less than the others.
+    // No engine answers before all requests have come: one that the machine stops for a while would rightly get fewer
+    // than the others.
     let (open, wait) = gate();
     let wait = Arc::new(wait);
     let engines = [(); 4].map(|()| {
@@ -44,7 +45,7 @@ fn each_event_passes_at_once() {
         connection.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
         for _ in 0..50 {
             connection.send("9\r\ndata: a\n\n\r\n");
-            // Not before the client has it.
+            // The next event is written only once the client has this one.
             wait.lock().unwrap().recv_timeout(crate::front::PATIENCE).expect("an event is withheld");
         }
         connection.send("0\r\n\r\n");

@@ -1,4 +1,5 @@
-//! Models of engines of their own: who waits for some stands in no way of others, and each is chosen for by its own policy.
+//! Models with engines of their own: requests that wait for one model do not hold up those for others, and each pool
+//! chooses by its own policy.
 
 use std::sync::{Mutex, mpsc};
 
@@ -28,7 +29,7 @@ fn asks_with(front: &Front, model: &str, fields: &str, longer: usize) -> Client 
     client
 }
 
-/// Two engines of models of their own. The one answers when it is told to, and has room for a prompt.
+/// Two engines, each with a model of its own. The slow one answers when it is told to, and has room for one prompt.
 struct Stage {
     slow: Engine,
     _quick: Engine,
@@ -62,7 +63,7 @@ impl Stage {
     }
 }
 
-/// The queue is full of who waits for the one, whose engine has room for a prompt, and they are more urgent.
+/// The queue is full of requests for `slow`, whose engine has room for one prompt, and they are more urgent.
 #[test]
 fn a_model_with_room_is_answered_while_another_has_none() {
     let Stage { slow, front, answer, .. } = &Stage::new(|config| config.queue.waiting_max = 2);
@@ -80,7 +81,7 @@ fn a_model_with_room_is_answered_while_another_has_none() {
     front.settles();
 }
 
-/// Many wait for the one, of whom all memory for bodies would be taken for as long as they do.
+/// Many requests wait for `slow`, whose bodies would take all memory for bodies as long as they wait.
 #[test]
 fn a_model_with_room_is_answered_while_what_waits_for_another_is_long() {
     const BUDGET: usize = 1 << 20;
@@ -89,7 +90,7 @@ fn a_model_with_room_is_answered_while_what_waits_for_another_is_long() {
     let mut first = asks(front, "slow", "");
     front.until("it is computed", |_| slow.executions() == 1);
     let waiting = || front.counters.queue().waiting() as usize;
-    // Each comes behind all others, and for whom nothing is left finds the queue full.
+    // Each comes behind all others, and is told that the queue is full once no memory is left for it.
     let told = |front: &Front| front.count(Count::QueueFull) as usize;
     let mut clients: Vec<Client> = Vec::new();
     for come in 1..=20 {
@@ -116,7 +117,7 @@ fn a_model_with_room_is_answered_while_what_waits_for_another_is_long() {
     front.until("nothing is held", |front| front.stats.gauge(Gauge::HeldBytes) == 0);
 }
 
-/// A pool's keys are of what its own policy says, whatever is read for another's sake.
+/// A pool's keys are made as its own policy says, whatever is read of the body for another pool's policy.
 #[test]
 fn a_pool_beside_one_that_counts_tokens_keeps_its_keys() {
     let keys = |others: Policy| {

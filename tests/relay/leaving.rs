@@ -10,7 +10,7 @@ use crate::client::{Client, get, post};
 use crate::engine::{Connection, Engine, HELLO, black_hole, reporting};
 use crate::front::Front;
 
-/// From the client's leaving to the engine's notice.
+/// Longest time from the client's leaving until the engine's connection is closed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// How a client may leave.
@@ -24,7 +24,7 @@ enum Leave {
 const WAYS: [Leave; 3] = [Leave::Close, Leave::HalfClose, Leave::Reset];
 
 impl Leave {
-    /// Leaves; what is left of the connection is kept open by the caller.
+    /// Leaves. Returns what is left of the connection, for the caller to keep open.
     fn from(self, mut client: Client) -> Option<Client> {
         match self {
             Leave::Close => drop(client),
@@ -43,7 +43,7 @@ enum Seen {
     Closed,
 }
 
-/// Does `before` on each connection, says so, and then says when the front has closed it.
+/// An engine that does `before` on each connection, reports that it has, and then when the front has closed it.
 fn engine(before: impl Fn(&mut Connection) + Send + Sync + 'static) -> (Engine, Receiver<Seen>) {
     reporting(move |mut connection, report| {
         before(&mut connection);
@@ -58,7 +58,7 @@ fn next(seen: &Receiver<Seen>) -> Seen {
     seen.recv_timeout(crate::front::PATIENCE).expect("the engine saw nothing")
 }
 
-/// The engine must notice at once; that a busy machine may delay one try says nothing.
+/// Asserts that the engine notices at once. A busy machine may delay one try.
 fn at_once(mut leave: impl FnMut() -> Duration) {
     let tries: Vec<_> = (0..3).map(|_| leave()).take_while(|took| *took >= AT_ONCE).collect();
     assert!(tries.len() < 3, "{tries:?}");
@@ -72,7 +72,7 @@ fn leaves_at(request: &[u8], phase: Count, before: impl Fn(&mut Connection) + Se
         let mut client = front.connect();
         client.send(request);
         assert!(matches!(next(&seen), Seen::Reached), "{way:?}");
-        // What the engine sent before must have reached the front, or the phase is another one.
+        // What the engine sent first must have reached the front, or the client leaves in another phase.
         front.until("the phase", |front| front.counters.in_flight(0) == 1);
         if phase == Count::AbortedRelay {
             client.head();
@@ -183,12 +183,12 @@ fn by_reset_behind_many_pipelined_requests() {
     });
 }
 
-/// A FIN behind pipelined requests ends what the client has to say: each is answered, then the connection ends.
+/// A FIN behind pipelined requests is not taken for leaving: each is answered, then the connection ends.
 #[test]
 fn a_fin_behind_pipelined_requests_is_no_leaving() {
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let gate = std::sync::Mutex::new(gate);
-    // Nothing is answered before the FIN is sent: one that came while the last of them is answered would be a leaving.
+    // Nothing is answered before the FIN is sent: a FIN that came while the last request is answered would be leaving.
     let engine = Engine::run(move |mut connection| {
         let _ = gate.lock().unwrap().recv();
         while connection.request().is_some() {
@@ -208,7 +208,7 @@ fn a_fin_behind_pipelined_requests_is_no_leaving() {
     front.settles();
 }
 
-/// Where the operator says that a half-close is none, the reply still comes, and then the end.
+/// If the operator says that a half-close is not leaving, the reply still comes, and then the end.
 #[test]
 fn a_half_close_may_mean_waiting() {
     let (asked, was_asked) = std::sync::mpsc::channel();
@@ -233,14 +233,14 @@ fn a_half_close_may_mean_waiting() {
     assert_eq!(front.count(Count::AbortedAwait), 0);
 }
 
-/// A client that ended, and whose interest was assumed, may still break its connection.
+/// A client that half-closed, and is taken to wait for its reply, may still reset its connection.
 #[test]
 fn by_reset_behind_a_half_close() {
     let leave = |requests: usize| {
         let (engine, seen) = engine(|connection| {
             connection.request();
             connection.send("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n");
-            // As much as the front takes of it.
+            // The engine sends as much as the front takes.
             connection.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
             connection.send(vec![b'x'; 50_000_000]);
         });
@@ -262,7 +262,7 @@ fn by_reset_behind_a_half_close() {
     [1, 2].into_iter().for_each(|requests| at_once(|| leave(requests)));
 }
 
-/// In the middle of a body a FIN breaks the request, whatever it means elsewhere.
+/// In the middle of a body a FIN breaks the request, whatever a half-close is said to mean.
 #[test]
 fn a_half_close_in_a_body_breaks_the_request() {
     let (engine, seen) = engine(|connection| {
@@ -279,7 +279,7 @@ fn a_half_close_in_a_body_breaks_the_request() {
     assert_eq!(engine.executions(), 0);
 }
 
-/// Half a head and a FIN: no answer, no trace.
+/// Half a head and a FIN get no answer and leave nothing behind.
 #[test]
 fn in_the_middle_of_a_head() {
     let front = Front::start(&[crate::engine::refusing()]);

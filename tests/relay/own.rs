@@ -1,4 +1,4 @@
-//! Answers of the front's own: what stands in them.
+//! What the front's own answers contain.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use crate::engine::{Engine, HELLO, STREAM, ok};
 use crate::front::Front;
 use crate::models::with_models;
 
-/// RFC 9110, 9.3.2: as GET, but for the body. Balancers ask so.
+/// HEAD is answered as GET is, but without a body (RFC 9110, 9.3.2). Balancers ask with HEAD.
 #[test]
 fn heads_are_answered_as_gets_are() {
     let engine = Engine::answering(ok("the engine's"));
@@ -32,7 +32,7 @@ fn heads_are_answered_as_gets_are() {
     assert_eq!(engine.executions(), asked, "no engine is asked");
 }
 
-/// Answers of ours say when they were made; an engine's own date passes, and none is added to its replies.
+/// The front's own answers have a date; an engine's date passes, and none is added to its replies.
 #[test]
 fn answers_of_ours_are_dated() {
     let theirs = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -51,7 +51,8 @@ fn answers_of_ours_are_dated() {
     assert_eq!(undated.ask(get("/v1/a")).head.get("date"), None);
 }
 
-/// Neither reaches an engine, whatever stands in Max-Forwards; "the origin server MUST generate an Allow header field".
+/// Neither method reaches an engine, whatever Max-Forwards says; "the origin server MUST generate an Allow header
+/// field".
 #[test]
 fn methods_that_are_not_served_say_which_are() {
     let engine = Engine::answering(HELLO);
@@ -68,7 +69,7 @@ fn methods_that_are_not_served_say_which_are() {
     assert_eq!(engine.connections(), 0);
 }
 
-/// A page in a browser is shown nothing of an answer that does not name its origin, be it the reason why it was refused.
+/// A browser shows a page nothing of an answer that does not allow its origin, not even the reason for a refusal.
 #[test]
 fn pages_may_read_answers_of_ours() {
     let engine = Engine::answering(HELLO);
@@ -112,7 +113,7 @@ fn pages_may_read_answers_of_ours() {
     }
 }
 
-/// Whose head is refused may be a browser with too many cookies.
+/// The client of a refused head may be a browser with too many cookies.
 #[test]
 fn pages_may_read_why_their_head_was_refused() {
     let front = Front::start(&[Engine::answering(HELLO).address]);
@@ -121,7 +122,7 @@ fn pages_may_read_why_their_head_was_refused() {
     assert_eq!((reply.status, reply.head.get("access-control-allow-origin")), (431, Some("*")));
 }
 
-/// Anthropic's SDK shows what it does not find in its own shape as raw text, and takes its kind from `error.type`.
+/// Anthropic's SDK shows an error of another shape than its own as raw text, and takes the kind from `error.type`.
 #[test]
 fn errors_have_the_shape_of_their_api() {
     let front = Front::with(&[crate::engine::refusing()], |options| options.rules.limits.body_bytes_max = 3);
@@ -146,7 +147,7 @@ fn errors_have_the_shape_of_their_api() {
     assert_eq!(other["error"]["type"], "NotFoundError");
 }
 
-/// What ends a broken stream is what the SDK of its API raises an error for.
+/// A broken stream ends with the event for which the SDK of its API raises an error.
 #[test]
 fn broken_streams_say_so_in_the_shape_of_their_api() {
     let words = "The engine broke off before the end of its reply.";
@@ -178,7 +179,7 @@ fn broken_streams_say_so_in_the_shape_of_their_api() {
     }
 }
 
-/// Whose fault it is, and what would help, stands in the words.
+/// A refusal's words say whose fault it is, and what would help.
 #[test]
 fn refusals_say_whose_fault_it_is() {
     let front = Front::start(&[Engine::answering(HELLO).address]);

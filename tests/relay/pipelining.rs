@@ -9,7 +9,7 @@ use crate::client::{get, post};
 use crate::engine::{Engine, HELLO, gate, ok};
 use crate::front::{Front, PATIENCE};
 
-/// Answers with the path, the slower the shorter: later requests would overtake earlier ones.
+/// An engine that answers with the path, more slowly if it is shorter: later requests would overtake earlier ones.
 fn echoing() -> Engine {
     Engine::run(|mut connection| {
         while let Some(request) = connection.request() {
@@ -41,7 +41,8 @@ fn replies_come_in_the_order_of_requests() {
     front.settles();
 }
 
-/// Where nothing is to be read ahead, connections are kept all the same, bodies may come in pieces, and who leaves is seen.
+/// If nothing may be read ahead, connections are kept all the same, bodies may come in pieces, and it is noticed when a
+/// client leaves.
 #[test]
 fn nothing_has_to_be_read_ahead() {
     let engine = echoing();
@@ -77,8 +78,8 @@ fn one_request_at_a_time() {
     assert_eq!(client.reply().status, 200);
 }
 
-/// What is read ahead of a request in progress is bounded, also behind uploads that the engine was slow to
-/// take: some of them are just of the size that the kernel takes for an engine that does not read.
+/// How much is read ahead behind a request in progress is bounded, also behind uploads that the engine was slow to
+/// take: some of them are just of the size that the kernel buffers for an engine that does not read.
 #[test]
 fn reading_ahead_is_bounded() {
     const CLIENTS: usize = 10;
@@ -155,7 +156,7 @@ fn a_client_that_reads_nothing_is_not_served_on() {
     front.settles();
 }
 
-/// Thousands of requests in one piece, all of which are answered here: others have their turn in between.
+/// While thousands of requests that came in one piece are answered by the front itself, other clients have their turns.
 #[test]
 fn who_asks_much_that_is_answered_here_leaves_others_their_turn() {
     const HEADS: u64 = 2_000;

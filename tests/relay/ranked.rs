@@ -40,7 +40,7 @@ fn text(request: impl AsRef<[u8]>) -> String {
     String::from_utf8(request.as_ref().to_vec()).unwrap()
 }
 
-/// The prefix has a home, and that is one rank.
+/// A prefix has a home, and the home is one rank.
 #[test]
 fn requests_with_one_prefix_go_to_one_rank_and_name_it() {
     let engine = Engine::answering(HELLO);
@@ -51,7 +51,7 @@ fn requests_with_one_prefix_go_to_one_rank_and_name_it() {
         let asked: Vec<Vec<String>> = (0..4)
             .map(|turn| {
                 let request = text(chat("tiny-llama", &format!("prompt {prompt}")));
-                // Whatever the client thinks of it.
+                // Whatever rank the client itself names.
                 let own =
                     [("", 0), ("X-Data-Parallel-Rank: 7", 1), ("x-data-parallel-rank:1\r\nx-data-parallel-rank: 2", 1)];
                 let (field, before) = own[turn % 3];
@@ -71,7 +71,7 @@ fn requests_with_one_prefix_go_to_one_rank_and_name_it() {
     front.settles();
 }
 
-/// Where none has ranks, what a client names passes as it came.
+/// If no endpoint has ranks, the rank that a client names passes as it came.
 #[test]
 fn without_ranks_what_a_client_names_passes() {
     let engine = Engine::answering(HELLO);
@@ -86,7 +86,8 @@ fn without_ranks_what_a_client_names_passes() {
     front.settles();
 }
 
-/// All ranks of a server are behind the port that refused: there are two tries, and nobody is told of it.
+/// All ranks of a server are behind the port that refused: with two tries the second one goes to another server, and no
+/// client notices.
 #[test]
 fn who_cannot_be_reached_cannot_by_another_rank() {
     let (dead, engine) = (refusing(), Engine::answering(HELLO));
@@ -103,7 +104,7 @@ fn who_cannot_be_reached_cannot_by_another_rank() {
     front.settles();
 }
 
-/// The next one is told what the client said, if it has no ranks, and its own number if it has.
+/// The next endpoint gets what the client named if it has no ranks, and its own number if it has.
 #[test]
 fn a_further_try_names_what_is_for_it() {
     let (dead, engine) = (refusing(), Engine::answering(HELLO));
@@ -123,7 +124,7 @@ fn a_further_try_names_what_is_for_it() {
     }
 }
 
-/// A queue that is full is one rank's: another of the same server may take it.
+/// A full queue is that of one rank: another of the same server may take the request.
 #[test]
 fn what_one_rank_is_too_busy_for_goes_to_another() {
     let busy = recording("rejected-plain.response");
@@ -141,7 +142,7 @@ fn what_one_rank_is_too_busy_for_goes_to_another() {
     front.settles();
 }
 
-/// There is one further try, and no rank of the same server is worth it.
+/// If no rank of a server takes a request, the one further try is left for another server.
 #[test]
 fn what_no_rank_of_a_server_takes_goes_to_another_server() {
     let scales = r#"{"error":"The model is currently scaling. Please try again later."}"#;
@@ -151,14 +152,14 @@ fn what_no_rank_of_a_server_takes_goes_to_another_server() {
         let ranks: Vec<_> = (0..8).map(|rank| (taking_none.address, Some(rank))).collect();
         let all: Vec<_> = ranks.iter().copied().chain([(engine.address, None)]).collect();
         let among_all = front(&all, |_| {});
-        // The budget for retries has as many saved up.
+        // So that the budget for retries has enough saved up.
         for _ in 0..10 {
             assert_eq!(among_all.ask(post("/v1/completions", "{}")).status, 200, "{told}");
         }
         assert!(among_all.count(after) > 0);
         among_all.settles();
 
-        // Nobody else: its own words reach the client, and it was asked once.
+        // Without another server the engine's own words reach the client, and it was asked once.
         let alone = front(&ranks, |_| {});
         let before = taking_none.executions();
         let reply = alone.ask(post("/v1/completions", "{}"));
@@ -168,7 +169,7 @@ fn what_no_rank_of_a_server_takes_goes_to_another_server() {
     }
 }
 
-/// It came when its server was one endpoint.
+/// The request's head came when its server was one endpoint, before it was given ranks.
 #[test]
 fn a_request_that_came_before_ranks_did_names_one() {
     let engine = Engine::answering(HELLO);

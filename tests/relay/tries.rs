@@ -1,10 +1,10 @@
-//! What the machine may spoil by standing still is tried again, and every spoilt try is told: who fails in most of them is
-//! seen before it fails in all.
+//! Tries again what the machine may spoil by standing still, and tells of each spoilt try: a test that fails in most of
+//! them is noticed before it fails in all.
 
 use std::fmt::{Debug, Display};
 use std::io::Write;
 
-/// One of so many tries comes out as it is meant to.
+/// Runs `go` until it returns `meant`, and panics if none of so many tries does.
 pub fn in_one_of<T: Debug + PartialEq>(tries: usize, what: impl Display, meant: T, mut go: impl FnMut() -> T) {
     let mut spoilt = Vec::new();
     while spoilt.len() < tries {
@@ -12,7 +12,7 @@ pub fn in_one_of<T: Debug + PartialEq>(tries: usize, what: impl Display, meant: 
         if came == meant {
             return;
         }
-        // Even where the output of tests that pass is not shown.
+        // Written past the test's captured output, so that it shows even if the test passes.
         let _ = std::io::stderr().write_all(format!("SPOILT {what}: {came:?}, not {meant:?}\n").as_bytes());
         spoilt.push(came);
     }

@@ -1,4 +1,4 @@
-//! `Upgrade`: a tunnel, but only after a 101 that was asked for.
+//! `Upgrade`: there is a tunnel, but only after a 101 that the client asked for.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ pub const ASK: &str =
 pub const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: a\r\n\r\n";
 
-/// Switches, greets, and echoes until the client ends; then says farewell.
+/// An engine that switches protocols, greets, echoes until the client ends, and then says farewell.
 fn echo() -> Engine {
     Engine::run(|mut connection| {
         connection.request();
@@ -44,7 +44,7 @@ fn bytes_pass_both_ways_and_a_fin_is_a_half_close() {
     assert_eq!(head.get("sec-websocket-accept"), Some("a"));
     assert_eq!(head.get("upgrade"), Some("websocket"));
     assert_eq!(client.bytes(5), b"hello");
-    // What looks like a request is none here.
+    // In a tunnel these bytes are no request, though they look like one.
     let looks = get("/v1/evil");
     client.send(&looks);
     assert_eq!(client.bytes(looks.len()), looks);
@@ -57,7 +57,7 @@ fn bytes_pass_both_ways_and_a_fin_is_a_half_close() {
     assert_eq!(asked.head.get("upgrade"), Some("websocket"));
 }
 
-/// It has no body to name a model in.
+/// A request for an upgrade has no body that could name a model: its query does.
 #[test]
 fn a_protocol_is_switched_to_by_an_engine_of_the_model_in_the_query() {
     let engines = [(); 3].map(|()| echo());
@@ -85,8 +85,8 @@ fn a_protocol_is_switched_to_by_an_engine_of_the_model_in_the_query() {
     }
 }
 
-/// An engine that speaks in tunnels alone has no other good answers: three handshakes that failed in weeks would take
-/// it out for good.
+/// An engine that serves tunnels alone has no other good answers: if a 101 did not count as one, three failed
+/// handshakes within weeks would eject it for good.
 #[test]
 fn a_handshake_that_is_granted_is_a_good_answer() {
     let engine = Engine::run(|mut connection| {
@@ -112,7 +112,7 @@ fn a_handshake_that_is_granted_is_a_good_answer() {
     assert_eq!((outcomes.read(0).in_a_row, outcomes.is_barred(0)), (2, false));
     ask(false);
     assert!(outcomes.is_barred(0));
-    // Up with the first one, while it is open.
+    // The first tunnel brings the engine back, while it is still open.
     front.counters.on_trial(0);
     let _tunnel = ask(true);
     let read = outcomes.read(0);
@@ -120,7 +120,7 @@ fn a_handshake_that_is_granted_is_a_good_answer() {
     assert!(!outcomes.gave_since(0, 0), "a handshake computes nothing");
 }
 
-/// What the client sends before the 101 comes behind the request: it reaches the engine after it, in order.
+/// What the client sends before the 101 reaches the engine behind the request, in order.
 #[test]
 fn bytes_sent_before_the_101_are_not_lost() {
     let engine = echo();
@@ -134,7 +134,7 @@ fn bytes_sent_before_the_101_are_not_lost() {
     front.settles();
 }
 
-/// The engine may end first and still listen.
+/// The engine may end its side first and still read.
 #[test]
 fn the_engine_may_end_first() {
     let (all, got) = std::sync::mpsc::channel();
@@ -156,13 +156,13 @@ fn the_engine_may_end_first() {
     front.settles();
 }
 
-/// Whoever does not read is not read for either: what waits for it would be in the front's memory.
+/// While one side does not read, nothing is read from the other: the front would have to hold it in its memory.
 #[test]
 fn a_side_that_does_not_read_holds_the_other_back() {
     const ALL: usize = 64 << 20;
-    // The kernel may take 32 MiB for one socket, and some more for the others on its way.
+    // The kernel may buffer 32 MiB for one socket, and some more for the others on the way.
     const BETWEEN: usize = 48 << 20;
-    // Each word of a block is another.
+    // Every word of a block differs.
     let block: Vec<u8> = (0..65_521u32).flat_map(u32::to_le_bytes).collect();
     let bytes: Arc<Vec<u8>> = Arc::new(block.repeat(ALL / block.len()));
     for client_writes in [true, false] {
@@ -199,7 +199,7 @@ fn a_side_that_does_not_read_holds_the_other_back() {
     }
 }
 
-/// Writes until no more is taken for a while: how much was.
+/// Writes until the socket takes no more for a while. Returns how many bytes it took.
 fn write_without_waiting(stream: &mut TcpStream, bytes: &[u8]) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let mut taken = 0;
@@ -236,7 +236,7 @@ fn resets_pass_through() {
     front.settles();
 }
 
-/// An upgrade that the engine does not grant is a request like any other, and what follows is the next.
+/// An upgrade that the engine does not grant is a request like any other, and what follows it is the next request.
 #[test]
 fn without_a_101_there_is_no_tunnel() {
     let engine = Engine::answering(HELLO);
@@ -248,7 +248,8 @@ fn without_a_101_there_is_no_tunnel() {
     assert_eq!(front.count(Count::Tunnel), 0);
 }
 
-/// Client and engine would speak different protocols, or one that is never offered: a request in it would pass unseen.
+/// Otherwise client and engine would speak different protocols, or one that the front never offers, in which requests
+/// would pass unseen.
 #[test]
 fn a_101_names_what_was_offered() {
     let named = [
@@ -272,7 +273,7 @@ fn a_101_names_what_was_offered() {
     }
 }
 
-/// Some clients say of every request how long its body is.
+/// Some clients send `Content-Length: 0` with every request without a body.
 #[test]
 fn a_handshake_may_say_that_it_has_no_body() {
     let engine = echo();

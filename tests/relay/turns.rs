@@ -1,4 +1,4 @@
-//! A shard whose turns are taken here, so that what happens in one can be counted.
+//! A shard whose turns the test takes, so that what happens in one can be counted.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,23 +13,23 @@ use crate::client::post;
 use crate::engine::{Engine, HELLO, STREAM};
 use crate::front::{Front, republish};
 
-/// What an engine sends of a token.
+/// The event that an engine sends for a token.
 const EVENT: &str =
     r#"data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" a"}}]}"#;
-/// So many have passed before it is counted.
+/// Events that pass before allocations are counted.
 const WARM_UP: usize = 50;
 const CHUNKS: usize = 1_000;
 
-/// What is waited for comes in this time, or never.
+/// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether it is waited for since then.
+/// True; panics if `what` has been waited for too long since then.
 fn is_waited_for(what: &str, since: Instant) -> bool {
     assert!(since.elapsed() < PATIENCE, "{what} did not come");
     true
 }
 
-/// Takes turns until so many bytes have come there; how many allocations these made.
+/// Takes turns until `reader` has filled `bytes`. Returns how many allocations the turns made.
 fn turns_until<D: Driver>(shard: &mut Shard<D>, reader: &mut TcpStream, bytes: &mut [u8]) -> u64 {
     let (mut came, mut allocations, began) = (0, 0, Instant::now());
     while came < bytes.len() && is_waited_for("a byte", began) {
@@ -74,7 +74,7 @@ fn a_chunk_that_passes_allocates_nothing() {
     };
     (0..WARM_UP).for_each(|_| _ = pass());
     let allocations: u64 = (0..CHUNKS).map(|_| pass()).sum();
-    // Deadlines that are moved leave looks behind, which take room once.
+    // A deadline that is moved leaves its earlier entry in the timers, which grow once for that.
     assert!(allocations <= 8, "{allocations} for {CHUNKS} chunks");
 }
 
@@ -82,7 +82,7 @@ fn is_uring<D: Driver>(_: &D) -> bool {
     D::NAME == "uring"
 }
 
-/// An endpoint's slot is another's once no shard chooses by a snapshot in which it was there.
+/// An endpoint's slot may be given to another once no shard chooses by a snapshot in which the endpoint was there.
 #[test]
 fn a_shard_says_by_which_snapshot_it_chooses() {
     let (front, setup) = Front::prepared(&[], |_| {});
@@ -99,7 +99,7 @@ fn a_shard_says_by_which_snapshot_it_chooses() {
     assert_eq!(front.stats.epoch(), u64::MAX, "by none any more");
 }
 
-/// More comes at once than the ring has room to tell of.
+/// More events come at once than the ring has room for.
 #[test]
 fn a_ring_that_was_too_narrow_is_counted() {
     if !is_uring(&crate::driver()) {

@@ -1,4 +1,4 @@
-//! Long replies that nobody has to look into pass inside the kernel: every byte of them, whatever happens.
+//! Long replies that the front need not look into pass inside the kernel: every byte of them, whatever happens.
 
 use std::io::Write;
 use std::time::Duration;
@@ -119,7 +119,7 @@ fn an_engine_that_ends_early_is_a_visible_cut() {
             connection.send(head(len));
             connection.send(&speech(len)[..len - 1_000]);
             if reset {
-                // What has not come to the front by then is lost in its own kernel.
+                // What the front has not received by then is lost in the engine's own kernel.
                 wait();
                 connection.reset();
             }

@@ -1,4 +1,4 @@
-//! What a machine does not let a test try is said: a run that tried nothing looks like one that found nothing.
+//! Says what a machine does not let a test try: otherwise a run that tried nothing looks like one that found nothing.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 
 use warmfront::driver::uring::Uring;
 
-/// Says so even where the output of tests that pass is not shown.
+/// Says that `what` is untested, even if the output of tests that pass is not shown.
 pub fn say(what: impl Display) {
     let _ = std::io::stderr().write_all(format!("NOT TESTED: {what}\n").as_bytes());
 }
 
-/// Whether this process gets rings; if not, `what` is said to be untested. The first one tells: where it was given, a
-/// later one that is not is a fault.
+/// Whether this process gets rings; if not, says that `what` is untested. The answer is that of the first call: if a
+/// ring was given then, one that is refused later is a fault.
 pub fn has_ring(what: &str) -> bool {
     static GIVEN: OnceLock<bool> = OnceLock::new();
     *GIVEN.get_or_init(|| match Uring::new() {

@@ -1,4 +1,4 @@
-//! Request bodies of all sizes, however they are cut: byte for byte at the engine.
+//! Request bodies of all sizes, however they are cut, arrive byte for byte at the engine.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -85,7 +85,7 @@ fn large_bodies() {
     POLICIES.into_iter().for_each(|way| pass(way, &LARGE, 7));
 }
 
-/// `Expect: 100-continue` is answered here and not passed on.
+/// The front answers `Expect: 100-continue` itself and does not pass it on.
 #[test]
 fn clients_that_wait_for_100_are_told_to_go_on() {
     for way in POLICIES {
@@ -98,13 +98,13 @@ fn clients_that_wait_for_100_are_told_to_go_on() {
         assert_eq!(client.ask("{}").status, 200);
         let seen = &engine.requests()[0];
         assert_eq!((seen.text().as_str(), seen.head.get("expect")), ("{}", None));
-        // A body that is there already needs no go-ahead.
+        // A body that came with its head needs no 100.
         client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi");
         assert_eq!(client.reply().status, 200);
     }
 }
 
-/// The engine has head and beginning of a large upload while the client still has the rest.
+/// The engine has the head and the beginning of a large upload while the client has yet to send the rest.
 #[test]
 fn the_choice_falls_in_the_middle_of_an_upload() {
     let (open, wait) = gate();
@@ -130,7 +130,7 @@ fn the_choice_falls_in_the_middle_of_an_upload() {
     front.settles();
 }
 
-/// More than may be held: the choice is made with what is known, and nothing is lost.
+/// If a body is longer than may be held, the engine is chosen by what is known so far, and nothing is lost.
 #[test]
 fn a_body_beyond_what_may_be_held_is_not_waited_for() {
     let (open, wait) = gate();
@@ -161,7 +161,7 @@ fn a_body_beyond_what_may_be_held_is_not_waited_for() {
     front.settles();
 }
 
-/// Policies and how much may be held, so that a body of 8 MiB streams, or goes out of what is held.
+/// Policies and how much may be held: by these a body of 8 MiB is streamed, or held and sent from there.
 const STREAMED_AND_HELD: [Way; 3] = [
     ("streamed", |options| options.settings.policy = Policy::RoundRobin),
     ("held at first", |options| {
@@ -169,7 +169,7 @@ const STREAMED_AND_HELD: [Way; 3] = [
         options.rules.limits.hold_bytes = 64 << 10;
     }),
     ("held", |options| {
-        // Its key comes last.
+        // The session's key comes last in the body.
         options.settings.policy = Policy::Session;
         options.rules.limits.hold_bytes = 8 << 20;
     }),
@@ -191,7 +191,7 @@ fn an_engine_slow_to_read_does_not_time_the_client_out() {
         });
         let body = chat_body(12 << 20, &mut Random::new(3));
         let ask = || front.ask(post("/v1/chat/completions", &body)).status;
-        // A client that is stopped in the middle is timed out: hardly in each of five tries.
+        // A client that the machine stops in the middle is timed out; that hardly happens in each of five tries.
         in_one_of(5, way, 200, ask);
         assert!(engine.requests()[0].body == body);
         front.settles();
@@ -211,7 +211,7 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
     });
     let front = Front::with(&[engine.address], |options| {
         options.rules.limits.hold_bytes = 64 << 10;
-        // Ten clients share the machine: none is stopped for so long while it sends.
+        // Ten clients share the machine: it stops none of them for so long while it sends.
         options.rules.limits.body_stall_timeout_ms = 5_000;
     });
     let room = room_towards_narrow();
@@ -231,7 +231,7 @@ fn a_long_wait_behind_a_large_upload_is_no_slow_upload() {
     front.settles();
 }
 
-/// How many bytes the kernel takes for a narrow engine that does not read them.
+/// How many bytes the kernel buffers for an engine with a narrow socket that does not read them.
 pub fn room_towards_narrow() -> usize {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     narrow(&listener);
@@ -244,7 +244,7 @@ pub fn room_towards_narrow() -> usize {
     room
 }
 
-/// An engine may answer before it has read the body; what it then reads is still all of it.
+/// An engine may send its head before it has read the body; it still gets all of it.
 #[test]
 fn an_early_head_does_not_stop_the_upload() {
     for (way, change) in STREAMED_AND_HELD {
@@ -272,8 +272,8 @@ fn an_early_head_does_not_stop_the_upload() {
     }
 }
 
-/// An engine that answers without reading on: its answer arrives, and as half a request lies before it, nothing
-/// else is sent on its connection.
+/// If an engine answers and reads no further, its answer arrives; and as half a request is left unread on its
+/// connection, nothing else is sent there.
 #[test]
 fn an_early_reply_to_a_held_body_arrives_and_ends_the_connection() {
     for (way, change) in STREAMED_AND_HELD {
@@ -286,7 +286,7 @@ fn an_early_reply_to_a_held_body_arrives_and_ends_the_connection() {
             connection.closed();
         });
         let front = Front::with(&[engine.address], change);
-        // Nearly all of it is held before the choice, so that its end is there when the reply comes.
+        // Nearly all of the body is held before an engine is chosen, so that its end is there when the reply comes.
         let request = post("/v1/chat/completions", chat_body((8 << 20) - 4_096, &mut Random::new(6)));
         let mut client = front.connect();
         let mut writer = client.clone_stream();
@@ -304,7 +304,7 @@ fn an_early_reply_to_a_held_body_arrives_and_ends_the_connection() {
     }
 }
 
-/// An early refusal reaches a client that is still sending, also where the engine resets behind it.
+/// An early refusal reaches a client that is still sending, also if the engine then resets its connection.
 #[test]
 fn an_early_reply_ends_the_upload() {
     for reset in [false, true] {
@@ -342,7 +342,7 @@ fn held_bodies_have_a_budget() {
     let request = post("/v1/chat/completions", &body);
     let mut first = front.connect();
     first.send(&request[..50_000]);
-    // Room is kept for as much as was announced. One fits, with what a scan takes, two do not.
+    // Each body has the room reserved that its length announces. One fits, with what a scan takes; two do not.
     front.until("the first one held", |front| front.stats.gauge(Gauge::HeldBytes) >= 60_000);
     let reply = front.ask(&request);
     assert_eq!((reply.status, reply.head.get("retry-after")), (503, Some("1")), "{}", reply.text());
@@ -350,13 +350,13 @@ fn held_bodies_have_a_budget() {
     first.send(&request[50_000..]);
     assert_eq!(first.reply().status, 200);
     front.settles();
-    // Afterwards nothing is held: the budget is free again.
+    // Afterwards nothing is held, and the budget is free again.
     for _ in 0..3 {
         assert_eq!(front.ask(&request).status, 200);
     }
 }
 
-/// A body is held for as long as it may have to be sent again, not for as long as its answer takes.
+/// A body is held only as long as it may have to be sent again, not until its answer ends.
 #[test]
 fn what_an_engine_has_is_not_held() {
     for begins in [true, false] {
@@ -384,8 +384,8 @@ fn what_an_engine_has_is_not_held() {
     }
 }
 
-/// What is longer than all memory for bodies, and has to be held for its model, is not told to come again: it never
-/// could be served.
+/// A body that has to be held until its model is found, but is longer than all memory for bodies, gets 413 and not 503:
+/// to come again would never help.
 #[test]
 fn a_body_beyond_the_budget_that_names_its_model_last_is_413() {
     let engine = Engine::answering(HELLO);
@@ -394,7 +394,7 @@ fn a_body_beyond_the_budget_that_names_its_model_last_is_413() {
         (options.rules.limits.hold_bytes, options.rules.limits.budget_bytes) = (10_000, 100_000);
     });
     let body = |bytes| format!(r#"{{"messages":[{{"role":"user","content":"{}"}}],"model":"one"}}"#, "x".repeat(bytes));
-    // Buffers double while it is looked for, up to what there is.
+    // Buffers double while the model is looked for, up to what the budget allows.
     assert_eq!(front.ask(post("/v1/chat/completions", body(90_000))).status, 200);
     let refused = front.ask(post("/v1/chat/completions", body(200_000)));
     assert_eq!(refused.status, 413);

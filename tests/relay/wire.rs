@@ -9,7 +9,7 @@ use std::net::TcpStream;
 pub enum End {
     Fin,
     Reset,
-    /// It did not, for as long as the test had patience.
+    /// It did not end while the test waited.
     Silence,
 }
 
@@ -17,7 +17,7 @@ pub enum End {
 pub struct Wire {
     pub stream: TcpStream,
     bytes: Vec<u8>,
-    /// How many of `bytes` were taken.
+    /// How many of `bytes` belong to messages that were read.
     taken: usize,
     pub end: Option<End>,
 }
@@ -37,13 +37,13 @@ pub enum Length {
     UntilClose,
 }
 
-/// A body, its framing taken off.
+/// A body without its framing.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     pub data: Vec<u8>,
     pub chunks: Vec<usize>,
     pub trailers: Vec<(String, String)>,
-    /// Its end came as its framing says.
+    /// Whether it ended as its framing says.
     pub whole: bool,
 }
 
@@ -184,7 +184,7 @@ impl Head {
         all.first().copied()
     }
 
-    /// The length told, never in two ways.
+    /// The length that the fields tell. Panics if they tell it in two ways.
     pub fn length(&self) -> Option<Length> {
         match (self.get("content-length"), self.get("transfer-encoding")) {
             (Some(_), Some(_)) => panic!("two lengths: {self:?}"),
@@ -209,7 +209,7 @@ fn field(line: &str) -> (String, String) {
     (name.to_owned(), value.trim_matches([' ', '\t']).to_owned())
 }
 
-/// A size line in the only form that all parsers read alike.
+/// The size in a line of the only form that all parsers read alike.
 fn plain_size(line: &str) -> usize {
     let plain = line == "0" || (!line.starts_with('0') && line.bytes().all(|byte| byte.is_ascii_hexdigit()));
     assert!(plain && !line.is_empty(), "not a plain size line: {line:?}");

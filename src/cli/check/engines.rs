@@ -18,7 +18,7 @@ use crate::control::{self, keys, names, unserved};
 
 /// An engine may be busy, and `check` is in no hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The one token that is asked for may stand in a queue.
+/// The request for one token may have to wait in the engine's queue.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Words of the prompt: more than a KV block, so that the second time some of it is cached.
 const PROMPT_WORDS: usize = 200;
@@ -41,7 +41,7 @@ pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
             lengths.extend(looked.block_size);
             ids = ids.zip(looked.ids).map(|(all, its)| &all | &its);
         }
-        // With no engine, or one that keeps silent, nobody knows.
+        // Unknown if there is no engine, or if one does not tell.
         if let Some(ids) = ids.filter(|ids| !ids.is_empty()) {
             found.extend(unserved(config, |id| ids.contains(id)).into_iter().map(|name| nobodys(&name, &ids)));
         }
@@ -55,7 +55,7 @@ pub(super) fn findings(config: &Config) -> io::Result<Vec<Finding>> {
     })
 }
 
-/// What the configuration names and no engine serves.
+/// The finding for a model that the configuration names and no engine serves.
 fn nobodys(name: &str, ids: &HashSet<String>) -> Finding {
     let mut served: Vec<String> = ids.iter().map(|id| shown(id)).collect();
     served.sort();
@@ -69,7 +69,7 @@ struct Looked {
     findings: Vec<Finding>,
     /// Tokens of its KV blocks.
     block_size: Option<u32>,
-    /// What it serves, where that is known.
+    /// The ids that it serves, if they are known.
     ids: Option<HashSet<String>>,
 }
 
@@ -80,8 +80,8 @@ async fn engine(upstream: Upstream, health: Health) -> Looked {
     let name = upstream.label();
     let key = match keys::of(&upstream) {
         Ok(key) => key,
-        // Said among the files, and only where it is a fault.
-        Err(_) => return alone(vec![Finding::good(name, "is not asked, for want of its key")]),
+        // The files' findings tell it if that is a fault.
+        Err(_) => return alone(vec![Finding::good(name, "is not asked, since its key cannot be read here")]),
     };
     let address = match names::lookup(&upstream).await {
         Ok(addresses) => addresses,
@@ -180,7 +180,7 @@ impl Asked<'_> {
             }
             Err(error) => {
                 let words = format!("cannot read its models: {error}");
-                // Configured ids do without.
+                // With configured ids the front does without the list.
                 let weigh = if upstream.models.is_empty() { Finding::wrong } else { Finding::advice };
                 found.push(weigh(self.name.clone(), words));
                 None
@@ -188,7 +188,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What is before it may know engines by their names, which no client of the front calls it by.
+    /// Whether a server before it answers otherwise under another `Host`: the front's clients name the front there.
     async fn by_another_name(&self, address: SocketAddr, learnt: Option<&Learnt>, found: &mut Vec<Finding>) {
         let call = self.call(address, "/v1/models", TIMEOUT);
         if learnt.is_some()
@@ -205,7 +205,7 @@ impl Asked<'_> {
                 format!("{why}: its load is not seen, and it is taken to be as full as the others"),
             )
         };
-        // As the front reads it: however many adapters make it long.
+        // By lines, as the front reads it: adapters may make the page long.
         let mut page = Page::default();
         let call = self.call(address, "/metrics", TIMEOUT);
         let reading = match self.client.get_lines(&call, |line| page.line(line)).await {
@@ -232,7 +232,7 @@ impl Asked<'_> {
         }
         found.extend(self.ranks(&reading, ranks));
         if reading.prefix_caching == Some(false) {
-            // vLLM does wherever its model can; to force it on others may end it.
+            // vLLM caches them if its model can; forced on another model, it may end.
             let words = "prefix caching is off: no request can find a warm cache; take away --no-enable-prefix-caching \
                          if it is there; else its model cannot";
             found.push(Finding::advice(&*self.name, words));
@@ -253,21 +253,21 @@ impl Asked<'_> {
         let words = match configured as usize {
             configured if ranks == 0 || (ranks, configured) == (1, 1) => return None,
             1 if from > 0 => format!(
-                "{ranks} data-parallel ranks behind this port, each with a cache of its own and numbered from {from}: it spreads \
-                 requests itself, and most prompts are not at the rank that holds them; `ranks` counts from 0, so leave it out"
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own and numbered from {from}: the engine \
+                 spreads requests itself, mostly not to the rank that has the prompt; `ranks` counts from 0, so leave it out"
             ),
             configured if from > 0 => format!(
-                "its data-parallel ranks are numbered from {from}, where `ranks = {configured}` counts from 0: it refuses what names \
-                 one that it has not; leave `ranks` out"
+                "its data-parallel ranks are numbered from {from}, but `ranks = {configured}` counts from 0: it refuses requests \
+                 for a rank that it does not have; leave `ranks` out"
             ),
             configured if ranks == configured => return None,
             1 => format!(
-                "{ranks} data-parallel ranks behind this port, each with a cache of its own: it spreads requests itself, and most \
-                 prompts are not at the rank that holds them; with `ranks = {ranks}` each is chosen by itself"
+                "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself, \
+                 mostly not to the rank that has the prompt; with `ranks = {ranks}` the front chooses the rank"
             ),
             configured => format!(
-                "{ranks} data-parallel ranks behind this port, where `ranks` says {configured}: it refuses what names one that it \
-                 has not, and one that is not named gets nothing; write `ranks = {ranks}`"
+                "{ranks} data-parallel ranks behind this port, but `ranks` says {configured}: it refuses requests for a rank that \
+                 it does not have, and ranks beyond that number get none; write `ranks = {ranks}`"
             ),
         };
         Some(Finding::advice(&*self.name, words))
@@ -296,7 +296,9 @@ impl Asked<'_> {
             detail = reply.pointer("/usage/prompt_tokens_details/cached_tokens").and_then(serde_json::Value::as_u64);
         }
         let (flag, but) = match engine {
-            Some(EngineKind::Sglang) => ("--enable-cache-report", "; its server in Rust says it on /generate alone"),
+            Some(EngineKind::Sglang) => {
+                ("--enable-cache-report", "; SGLang's server in Rust tells it on /generate alone")
+            }
             _ => ("--enable-prompt-tokens-details", ""),
         };
         found.push(match detail {

@@ -1,5 +1,5 @@
-//! Files that the front will open: keys of engines, the access log, where it keeps what it knows of caches. They are
-//! tried without making any.
+//! Files that the front will open: engines' API keys, the access log, and `caches_file`. They are tried without
+//! creating any.
 
 use std::env;
 use std::fmt::Display;
@@ -13,15 +13,15 @@ use crate::control::{keys, saved, writable};
 /// Folders that systemd makes for the unit, shows to it alone, and names to it in these variables.
 const OF_THE_UNIT: [(&str, &str); 2] =
     [("/var/log/warmfront", "LOGS_DIRECTORY"), ("/var/lib/warmfront", "STATE_DIRECTORY")];
-/// Where it keeps keys for the unit. Mostly its process alone sees them, not what the unit runs before a reload
-/// (systemd#35227), whatever the variables say.
+/// Where systemd keeps credentials for the unit. Mostly only the unit's main process sees them, not what the unit runs
+/// before a reload (systemd#35227), whatever the variables say.
 pub(in crate::cli) const CREDENTIALS: &str = "/run/credentials";
-/// There where systemd runs (sd_booted(3)): in a container no unit has any of these folders.
+/// This folder exists if systemd runs (sd_booted(3)). In a container without it no unit has any of the other folders.
 const SYSTEMD: &str = "/run/systemd/system";
-/// Names the unit's own folder there.
+/// The variable that names the unit's own folder of credentials.
 const FOLDER: &str = "CREDENTIALS_DIRECTORY";
 
-/// Those that cannot be opened.
+/// Findings on files that cannot be opened.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let (mut found, booted) = (Vec::new(), Path::new(SYSTEMD).is_dir());
     for upstream in &config.upstream {
@@ -36,16 +36,16 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     if let Access::File(path) = &config.log.access
         && let Err(error) = writable(path)
     {
-        let words = format!("{}; `access` in [log] says where to", unwritten(path, &error));
+        let words = format!("{}; `access` in [log] names the file", unwritten(path, &error));
         found.push(unless_of_the_unit(path, Finding::wrong("access log", words), booted));
     }
     let path = &config.control.caches_file;
     if path.as_os_str().is_empty() {
         found.extend(forgetting(config));
     } else if let Err(error) = saved::writable(path) {
-        // The front runs without.
+        // The front runs without it.
         let words = format!(
-            "{}: a restart begins with cold caches; `caches_file` in [control] says where to",
+            "{}: a restart begins with cold caches; `caches_file` in [control] names the file",
             unwritten(path, &error)
         );
         found.push(unless_of_the_unit(path, Finding::advice("caches file", words), booted));
@@ -53,10 +53,10 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// A front that chooses by caches, and keeps what it knows of them nowhere.
+/// Advice for a front that chooses by caches and keeps what it knows of them nowhere.
 fn forgetting(config: &Config) -> Option<Finding> {
     let knows = config.counts_tokens() && config.limits.index_bytes > 0 && !config.upstream.is_empty();
-    let words = "none: behind a restart or an upgrade most conversations' next turns are computed anew;\n\
+    let words = "none: after a restart or an upgrade most conversations' next turns are computed anew;\n\
                  `caches_file` in [control], such as \"/var/lib/warmfront/caches\", keeps what is known of caches";
     knows.then(|| Finding::advice("caches file", words))
 }
@@ -65,12 +65,13 @@ fn unwritten(path: &Path, error: &io::Error) -> impl Display {
     format!("cannot write {}: {error}", path.display())
 }
 
-/// Whether the unit's folder of keys is here, and a file that is missing in it missing to the front, too.
+/// Whether the unit's folder of credentials is visible here, so that a file missing in it is missing for the front,
+/// too.
 fn is_shown(path: &Path, folder: Option<&Path>) -> bool {
     folder.is_some_and(|folder| path.starts_with(folder) && folder.read_dir().is_ok())
 }
 
-/// What only the unit can open is no fault where it is looked at by hand. `booted`: by systemd.
+/// Makes a fault none if only the unit can open the file and `check` was run by hand. `booted`: systemd runs here.
 fn unless_of_the_unit(path: &Path, finding: Finding, booted: bool) -> Finding {
     let by_hand = |(folder, variable): &(&str, &str)| path.starts_with(folder) && env::var_os(variable).is_none();
     let kept = path.starts_with(CREDENTIALS) && !is_shown(path, env::var_os(FOLDER).as_deref().map(Path::new));
@@ -78,7 +79,7 @@ fn unless_of_the_unit(path: &Path, finding: Finding, booted: bool) -> Finding {
         return finding;
     }
     let words = format!(
-        "{} cannot be tried from here: systemd has its folder for the unit alone, where start and reload try it",
+        "{} cannot be tried from here: systemd shows its folder to the unit alone; start and reload try it",
         path.display()
     );
     Finding::good(finding.subject, words)

@@ -1,6 +1,6 @@
-//! Whether the queues of the network cards interrupt the CPUs that shards run on, and hand packets on and are sent on
-//! as `tuning/affinity.sh` would have it. Said only of cards whose interrupts the kernel tells; others (loopback,
-//! bridges, most containers) are passed over.
+//! Whether the queues of the network cards interrupt the CPUs that shards run on, and whether packets are steered (RPS,
+//! RFS, XPS) as `tuning/affinity.sh` would set it. Only cards whose interrupts the kernel tells are looked at; others
+//! (loopback, bridges, most containers) are skipped.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use super::{Finding, shipped};
 use crate::shard::placement::{listed, ranges};
 use crate::shard::topology::{cards_in_use, names, text};
 
-/// What the names of a queue's interrupts have in common, over the drivers of today; those for configuration and
-/// errors have none of it. `tuning/affinity.sh` goes by the same.
+/// Parts of the names of queues' interrupts, over the drivers of today; names of interrupts for configuration and
+/// errors have none of them. `tuning/affinity.sh` goes by the same.
 const QUEUE_NAMES: [&str; 6] = ["rx", "tx", "input", "output", "comp", "ntfy"];
 
 /// Connections that RFS remembers, over all queues; `tuning/affinity.sh` writes the same.
@@ -54,14 +54,14 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
         )
     } else if !differs.is_empty() {
         let (differs, cpus) = (differs.join(", "), ranges(shards));
-        Finding::advice(name, format!("set otherwise than wanted for shards on CPUs {cpus}: {differs}.\n{how}"))
+        Finding::advice(name, format!("not as wanted for shards on CPUs {cpus}: {differs}.\n{how}"))
     } else {
         Finding::good(name, format!("queue interrupts go to the shards' CPUs ({on})"))
     })
 }
 
-/// What `tuning/affinity.sh` would set otherwise of who sends on which queue (XPS), and of who handles what comes on
-/// one (RPS, RFS). What is not there, or cannot be read, is passed over.
+/// The settings that `tuning/affinity.sh` would change: which CPUs send on a queue (XPS), and which handle what comes
+/// on one (RPS, RFS). A setting that is not there, or cannot be read, is skipped.
 fn set_otherwise(queues: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Vec<&'static str> {
     let (receive, transmit) = (queues_of(queues, "rx-"), queues_of(queues, "tx-").len());
     let spread = receive.len() < shards.len();
@@ -240,7 +240,7 @@ mod tests {
                 machine.write(&format!("{under}/{name}"), text);
             }
             let found = machine.findings(cpus);
-            let wanted = format!("set otherwise than wanted for shards on CPUs {cpus}: {told}.\n");
+            let wanted = format!("not as wanted for shards on CPUs {cpus}: {told}.\n");
             match *told {
                 "" => assert_eq!(found[0].weight, Weight::Good, "{files:?}: {}", found[0].words),
                 _ => assert!(found[0].words.starts_with(&wanted), "{files:?}: {}", found[0].words),

@@ -39,14 +39,14 @@ fn cores(placement: &Placement) -> Finding {
     let most = machine.quota.unwrap_or(usize::MAX).min(machine.cpus.len().max(1));
     if placement.shards() <= most {
         if machine.quota.is_some() && !placement.cpus().is_empty() {
-            let why = "others with a quota on this machine that pin their threads take the same CPUs; set pin = \"auto\", which pins none here";
+            let why = "other processes with a quota that pin their threads take the same CPUs; set pin = \"auto\", which pins none here";
             return Finding::advice("cores", format!("{placement}:\n{why}"));
         }
         return Finding::good("cores", placement.to_string());
     }
     let auto = machine.auto();
     let why = match machine.quota {
-        Some(_) => "what they use beyond the quota stops all of them for the rest of its period",
+        Some(_) => "once they have used up the quota, all of them stop for the rest of its period",
         None => "shards that share a CPU delay each other",
     };
     Finding::advice("cores", format!("{placement}:\n{why}; set shards = \"auto\", which is {auto} here"))
@@ -79,19 +79,19 @@ fn descriptors(may: u64, config: &Config, shards: usize, by_unit: bool) -> Findi
     );
     match may {
         may if may >= wanted => Finding::good("descriptors", format!("{wanted} wanted, {may} allowed")),
-        // A front serves with these, so that a reload is no more to be refused.
+        // A front serves with as few: the `check` before a reload must not refuse it.
         may if may >= needed => Finding::advice("descriptors", words),
         _ => Finding::wrong(
             "descriptors",
             format!(
-                "the limit is {may}{whose}, and {needed} are needed before the first client: none starts;\n\
+                "the limit is {may}{whose}, and {needed} are needed before the first client: no front starts;\n\
                  connections_max = {most} asks for {wanted}.\n{how}"
             ),
         ),
     }
 }
 
-/// What the bodies that wait for a choice may hold.
+/// The memory that held bodies may take.
 fn memory(limits: &Limits, shards: usize) -> Finding {
     const MIB: u64 = self::MIB as u64;
     let bytes = memory::bytes();
@@ -112,7 +112,7 @@ fn memory(limits: &Limits, shards: usize) -> Finding {
     }
 }
 
-/// The prefix index, where a policy has one.
+/// The prefix index, if a policy has one.
 fn index(config: &Config) -> Option<Finding> {
     if !config.counts_tokens() {
         return None;
@@ -123,8 +123,8 @@ fn index(config: &Config) -> Option<Finding> {
     let bytes = config.limits.index_bytes;
     if bytes == 0 {
         let words = "index_bytes = 0 in [limits] leaves no prefix index:\n\
-             pools of policies warm and precise go by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
-             give it some, or choose by prefix-hash";
+             pools of policies warm and precise choose by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
+             raise it, or set policy prefix-hash";
         return Some(Finding::advice("index", words));
     }
     Some(match index_blocks(config) {
@@ -133,14 +133,14 @@ fn index(config: &Config) -> Option<Finding> {
             "index",
             format!(
                 "index_bytes = {bytes} in [limits] is too little for a prefix index, which takes {least} at least:\n\
-                 pools of policies warm and precise go by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
-                 give it that, or choose by prefix-hash"
+                 pools of policies warm and precise choose by a hash of the conversation's first 4 KiB, and shorter chats move with each turn;\n\
+                 raise it, or set policy prefix-hash"
             ),
         ),
     })
 }
 
-/// What moves the bytes.
+/// The driver that shards would use, and why.
 fn driver(asked: Driver) -> Finding {
     match choice::choose(asked) {
         Ok(choice) => Finding::good("driver", format!("{}: {}", choice.driver.as_str(), choice.why)),
@@ -170,7 +170,9 @@ fn port(subject: &str, address: SocketAddr, ipv6_alone: bool) -> (Finding, Optio
     });
     let subject = format!("{subject} {address}");
     let found = match &opened {
-        Ok(_) if ipv6_alone => Finding::good(subject, "can be opened, for IPv6 alone: `listen` names IPv4 beside it"),
+        Ok(_) if ipv6_alone => {
+            Finding::good(subject, "can be opened, for IPv6 alone: `listen` has this port for IPv4, too")
+        }
         Ok(_) => Finding::good(subject, "can be opened"),
         Err(rustix::io::Errno::ADDRINUSE) => Finding::wrong(
             subject,
@@ -300,6 +302,6 @@ mod tests {
         let crowded = cores(&on(5, None));
         assert!(crowded.weight == Weight::Advice && crowded.words.ends_with("\"auto\", which is 2 here"));
         let throttled = cores(&on(2, Some(1)));
-        assert!(throttled.weight == Weight::Advice && throttled.words.contains("quota stops all of them"));
+        assert!(throttled.weight == Weight::Advice && throttled.words.contains("all of them stop"));
     }
 }

@@ -4,7 +4,7 @@ use super::Finding;
 use crate::config::Config;
 use crate::control::forms::{Forms, Known};
 
-/// What is read of their folders.
+/// Findings on what is in their folders.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let forms = match Forms::read(config) {
         Ok(forms) => forms,
@@ -12,15 +12,20 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     for (folder, why) in forms.unlike() {
-        found.push(Finding::advice("tokenizer", format!("{}: it is routed as by \"warm\": {why}", folder.display())));
+        found.push(Finding::advice(
+            "tokenizer",
+            format!("{}: its model is routed as by \"warm\": {why}", folder.display()),
+        ));
     }
     for (folder, Known { form, no_chat, left_out, .. }) in forms.folders() {
         let folder = folder.display();
         match (no_chat, &form.chat) {
             (None, Some(chat)) => {
                 let roles: Vec<_> = chat.turns.iter().map(|turn| String::from_utf8_lossy(&turn.role)).collect();
-                let ends: Vec<_> =
-                    left_out.iter().map(|left| format!("\na match ends with {}: {}", left.role, left.why)).collect();
+                let ends: Vec<_> = left_out
+                    .iter()
+                    .map(|left| format!("\nwhat is found in caches ends at {}: {}", left.role, left.why))
+                    .collect();
                 let words = format!("{folder}: chats of {} are followed{}", roles.join(", "), ends.concat());
                 found.push(Finding::good("tokenizer", words));
             }

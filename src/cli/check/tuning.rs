@@ -79,7 +79,7 @@ pub(super) fn findings(proc: &Path) -> Vec<Finding> {
 }
 
 impl Setting<'_> {
-    /// What is to be said about the value here, if it is not as wanted.
+    /// The finding on the value here, if it is not as wanted.
     fn compare(&self, now: &str) -> Option<Finding> {
         let wanted = self.wanted.unwrap_or(Wanted::Exactly);
         if wanted.met(&numbers(now), &numbers(self.value)) {

@@ -18,9 +18,9 @@ const MANY_MAX: usize = 16;
 pub struct Lineup {
     /// One of [`BARE`], or a policy of the front.
     pub policy: String,
-    /// How many processes.
+    /// How many fronts, each a process.
     pub fronts: usize,
-    /// Of each; none: as many as it takes by itself.
+    /// Shards of each front; `None`: as many as it takes by default.
     pub shards: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Lineup {
     }
 }
 
-/// The one that is kept up, the last; a person talks to one front.
+/// The line-up that `--serve` keeps up: the last one, which may have one front only.
 pub fn served(lineups: &[Lineup]) -> Result<Lineup, String> {
     match lineups.last() {
         Some(Lineup { policy, .. }) if BARE.contains(&&**policy) => {

@@ -11,11 +11,11 @@ use super::server::Info;
 use crate::control::scrape::EngineKind;
 
 const SUBJECT: &str = "cached_tokens";
-/// The one token may stand in a queue.
+/// The request for one token may have to wait in the engine's queue.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Words of the prompt: at least one KV block of most engines, and no load to speak of.
 const WORDS: std::ops::RangeInclusive<u64> = 200..=2_000;
-/// Most tokens that a word of it may come to, where a vocabulary does not know it.
+/// Most tokens of one of its words, if a vocabulary does not have the word.
 const WORD_TOKENS_MAX: u64 = 8;
 
 /// What the prompt has to fit into.
@@ -26,7 +26,7 @@ pub(super) struct Room {
     pub(super) caches: Option<bool>,
 }
 
-/// Where nobody wants it asked. SGLang says of itself whether it reports, and which of its servers it is.
+/// The finding without `--ask`. SGLang says itself whether it reports, and which of its servers runs.
 pub(super) fn unasked(kind: Option<EngineKind>, own: &Info) -> Finding {
     match own.reports_cached {
         Some(true) if own.in_rust => silent(kind, own),
@@ -39,7 +39,7 @@ pub(super) fn unasked(kind: Option<EngineKind>, own: &Info) -> Finding {
 fn silent(kind: Option<EngineKind>, own: &Info) -> Finding {
     if own.reports_cached == Some(true) {
         let words = "replies do not say how much of a prompt was cached, though --enable-cache-report is there: predictions stay\n\
-                     unproved; of SGLang's servers the one in Rust (SGLANG_RUST_SERVER) says it on /generate alone";
+                     unproved; SGLang's server in Rust (SGLANG_RUST_SERVER) tells it on /generate alone";
         return Finding::unknown(SUBJECT, words);
     }
     let flag = match kind {
@@ -50,7 +50,7 @@ fn silent(kind: Option<EngineKind>, own: &Info) -> Finding {
         .to(Change::Add(flag))
 }
 
-/// Sends a prompt that no cache holds, and again. Whether the engine computed it, beside what that says.
+/// Sends a prompt that no cache holds, twice. Returns what the replies tell, and whether the engine computed it.
 pub(super) async fn asked(
     asking: &Asking,
     address: SocketAddr,
@@ -90,7 +90,7 @@ pub(super) async fn asked(
     (found, true)
 }
 
-/// Some blocks of text that begins as none before.
+/// A prompt of some blocks, which begins like none before.
 fn prompt(room: Room) -> String {
     let words =
         room.block_size.map_or(*WORDS.start(), |size| size.saturating_mul(3).clamp(*WORDS.start(), *WORDS.end()));

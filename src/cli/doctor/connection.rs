@@ -11,7 +11,7 @@ use crate::control::scrape::EngineKind;
 /// Clocks that differ by less are alike: `date` has whole seconds, and servers renew it once a second.
 const APART_MAX: Duration = Duration::from_secs(2);
 
-/// The engine's `date` beside our clock, which showed `sent` before and `came` behind the answer.
+/// The engine's `date` beside our clock, which showed `sent` before the answer and `came` after it.
 pub(super) fn clock(fields: &HeaderMap, sent: SystemTime, came: SystemTime) -> Finding {
     const SUBJECT: &str = "clock";
     let Some(text) = fields.get(DATE) else { return Finding::unknown(SUBJECT, "its answers have no date") };
@@ -20,7 +20,7 @@ pub(super) fn clock(fields: &HeaderMap, sent: SystemTime, came: SystemTime) -> F
         return Finding::unknown(SUBJECT, format!("its date cannot be read: {}", shown(&text)));
     };
     let ours = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Its second has not ended, so that only what is beyond that is behind.
+    // `date` names the second under way: their clock is behind only by what is beyond the end of that.
     let behind = ours(sent).saturating_sub(theirs + Duration::from_secs(1));
     let ahead = theirs.saturating_sub(ours(came));
     let apart = |by: Duration, side| {
@@ -46,7 +46,7 @@ pub(super) fn keep_alive(fields: &HeaderMap, kind: Option<EngineKind>, idle: Dur
     if says(CONNECTION.as_str(), "close") {
         return Finding::advice(
             SUBJECT,
-            "it closes each connection behind its answer: each request has to connect anew",
+            "it closes each connection after its answer: each request has to connect anew",
         );
     }
     let told = fields.get("keep-alive").and_then(|value| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! One engine: what it is asked, and in which order that is told.
+//! One engine: what it is asked, and the order of the findings.
 
 use std::iter::once;
 use std::net::{IpAddr, SocketAddr};
@@ -28,9 +28,9 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 pub(super) struct Manner {
     /// Whether they may be made to compute.
     pub(super) ask: bool,
-    /// For each answer.
+    /// Longest wait for each answer.
     pub(super) timeout: Duration,
-    /// What the front would do with them.
+    /// The front's configuration.
     pub(super) config: Arc<Config>,
 }
 
@@ -55,7 +55,7 @@ impl Examined {
     }
 }
 
-/// Asks one engine for all.
+/// Examines one engine.
 pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
     let mut examined = Examined {
         name: upstream.label(),
@@ -74,10 +74,10 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
         Err(error) => {
             let is_the_units = upstream.api_key_file.starts_with(CREDENTIALS);
             let (weigh, why) = match is_the_units {
-                true => (Finding::unknown as fn(_, _) -> _, "the unit's alone to read"),
+                true => (Finding::unknown as fn(_, _) -> _, "only the unit can read it"),
                 false => (Finding::advice as fn(_, _) -> _, "a front would not start"),
             };
-            (None, Some(weigh("key", format!("{error}: {why};\nasked without it"))))
+            (None, Some(weigh("key", format!("{error}: {why};\nthe engine was asked without it"))))
         }
     };
     let addresses = match names::lookup(&upstream).await {
@@ -101,7 +101,7 @@ pub(super) async fn examine(upstream: Upstream, manner: Manner) -> Examined {
 /// The first answer, and between which times it was given.
 struct Reached {
     address: SocketAddr,
-    /// All that are the engine's, this one first.
+    /// All addresses of the engine, this one first.
     peers: Arc<[IpAddr]>,
     version: Answer,
     sent: SystemTime,
@@ -112,7 +112,7 @@ struct Reached {
 pub(super) struct Asking {
     authority: String,
     key: Option<Arc<str>>,
-    /// There is a key, which cannot be had here.
+    /// It has a key, which cannot be read here.
     keyless: bool,
     pub(super) client: Client,
 }
@@ -146,9 +146,10 @@ impl Asking {
         Err(last)
     }
 
-    /// Whether several processes answer at its address, as behind a Service: of one no other start is read.
+    /// Whether several processes answer at its address, as behind a Service: one process tells the same start each
+    /// time.
     async fn by_turns(&self, address: SocketAddr, started: Option<f64>, timeout: Duration) -> Option<Finding> {
-        // That each of these connections comes to the same of two is one chance in 128.
+        // If two answer by turns, all these connections reach the same one with a chance of 1 in 128.
         const CONNECTIONS: usize = 7;
         let mut starts = vec![started?];
         for _ in 0..CONNECTIONS {
@@ -165,15 +166,15 @@ impl Asking {
         })
     }
 
-    /// Whether it does more than embed and the like, where that is in question: a path of its own tells it.
+    /// Whether it generates, and does not only embed or the like; asked only if its prefixes are not cached.
     async fn generates(&self, address: SocketAddr, page: &Page, timeout: Duration) -> bool {
         page.reading.prefix_caching != Some(false)
             || !matches!(self.client.get(&self.call(address, "/v1/completions", timeout)).await,
-                // 405 where it is there: it takes only POST.
+                // 405 if it has the path, which takes only POST.
                 Ok(answer) if answer.status == 404)
     }
 
-    /// All that costs the engine no work is asked at once; then it is listened to, and with `--ask` given work.
+    /// Asks at once for all that costs the engine no work; then listens to it, and gives it work with `--ask`.
     async fn all(&self, reached: Reached, upstream: &Upstream, manner: &Manner, examined: &mut Examined) {
         let Reached { address, peers, version, sent, came } = reached;
         let call = |path| self.call(address, path, manner.timeout);
@@ -188,7 +189,7 @@ impl Asking {
         );
         let page = Page::of(&metrics, lines);
         let info = match Info::of(&info) {
-            // What it was called before: newer ones log a warning of it.
+            // The path's name in older releases; newer ones log a warning if it is asked for.
             None if version.status != 200 => Info::of(&self.client.get(&call("/get_server_info")).await),
             info => info,
         };

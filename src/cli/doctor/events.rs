@@ -18,28 +18,29 @@ use crate::limits::RANKS_MAX;
 
 const EVENTS: &str = "events";
 const REPLAY: &str = "replay";
-/// Behind what is no fault, for nobody listens.
+/// Added to findings that are no fault, since the front does not listen.
 const UNNEEDED: &str = "none are needed: policy \"precise\" would hear them";
-/// For a connection to a replay socket.
+/// Longest wait for a connection to a replay socket.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where it publishes, by what it says.
+/// Where an engine publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sources {
     /// Ranks that publish; there may be none.
     Listed(Vec<(u32, Settings)>),
-    /// It publishes where nobody here can hear it.
+    /// It publishes where it cannot be heard from here.
     Unusable(String),
     /// It does not say.
     Untold(String),
-    /// It is to connect to the front, there.
+    /// It is to connect to the front, which waits at this address.
     Awaited(Endpoint),
-    /// Nobody is to listen.
+    /// The front is not to listen.
     Off,
 }
 
 impl Sources {
-    /// As the front's own configuration has it, which then asks no engine, else as it says; and how many ranks it says.
+    /// The sources that the front's configuration names, or else those that the engine tells; and how many ranks it
+    /// tells.
     pub(super) fn of(upstream: &Upstream, told: impl FnOnce() -> Sources) -> (Sources, usize) {
         let configured = Sources::configured(upstream).map(|configured| (configured, 0));
         configured.unwrap_or_else(|| {
@@ -57,12 +58,12 @@ impl Sources {
                 let ranks = upstream.each_rank().filter_map(|rank| rank.kv_source().ok()?);
                 Some(Sources::Listed((0..).zip(ranks).collect()))
             }
-            // What is wrong has been refused with the configuration.
+            // A fault would have been refused with the configuration.
             (_, Ok(None) | Err(_)) => None,
         }
     }
 
-    /// Of vLLM by its answer to `/kv_event_sources`, of SGLang by its flags.
+    /// What the engine tells: vLLM by its answer to `/kv_event_sources`, SGLang by its flags.
     pub(super) fn told(
         answer: &Result<Answer, CallError>,
         kind: Option<EngineKind>,
@@ -85,7 +86,7 @@ impl Sources {
         }
     }
 
-    /// Nobody but these is to be spoken to because the engine says so, unless it is believed.
+    /// Allows only these peers as addresses that the engine told, unless its word is believed.
     pub(super) fn held_to(self, peers: &Arc<[IpAddr]>, is_believed: bool) -> Sources {
         let held = |(rank, told)| (rank, Settings { peers: Some(Arc::clone(peers)), ..told });
         match self {
@@ -134,7 +135,7 @@ impl Sources {
     }
 }
 
-/// What is known of the engine beside that.
+/// What else is known of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     pub(super) kind: Option<EngineKind>,
@@ -144,7 +145,7 @@ pub(super) struct Known<'a> {
     pub(super) computed: bool,
     /// Whether a policy goes by what it publishes.
     pub(super) is_heard: bool,
-    /// Whether its `[[upstream]]` takes its word for where that is.
+    /// Whether its `[[upstream]]` takes its word for where it publishes (`kv_events = "told"`).
     pub(super) is_believed: bool,
 }
 
@@ -153,10 +154,10 @@ impl Known<'_> {
         self.kind.map(|kind| Publish::new(kind, self.ranks))
     }
 
-    /// To publish as before, but for what is mended.
+    /// The flag with its present ports and topic, for findings that change other parts of it.
     fn publish_on(&self, first: &Settings) -> Option<Publish> {
         let topic = Some(first.topic.clone()).filter(|topic| !topic.is_empty());
-        // What cannot be copied into a shell is left to who wrote it.
+        // A topic that cannot be copied into a shell is left to its author.
         if topic.as_deref().is_some_and(|topic| !is_plain(topic)) {
             return None;
         }
@@ -172,7 +173,7 @@ fn with(found: Finding, publish: Option<Publish>) -> Finding {
     }
 }
 
-/// What was `heard` of the sockets of [`super::listening::Listening`], and what its replay sockets do.
+/// Findings on what was `heard` at the sockets by [`super::listening::Listening`], and on its replay sockets.
 pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Finding> {
     let mut found = offered(sources, heard, known).await;
     if !known.is_heard {
@@ -181,7 +182,7 @@ pub(super) async fn findings(sources: &Sources, heard: &[Heard], known: Known<'_
     found
 }
 
-/// Where nobody listens, nothing is to be changed: the ports are open to all, and tell prompts.
+/// Takes advice back if the front does not listen: such ports are open to all, and tell prompts.
 fn unneeded(found: &mut Finding) {
     if found.mark == Mark::Advice || found.change.is_some() {
         found.words += &format!(";\n{UNNEEDED}");
@@ -192,7 +193,7 @@ fn unneeded(found: &mut Finding) {
     }
 }
 
-/// What it offers to who listens.
+/// Findings on what it offers to a front that listens.
 async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Finding> {
     let ranks = match sources {
         Sources::Listed(ranks) => ranks,
@@ -206,18 +207,23 @@ async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Fi
             return vec![with(Finding::unknown(EVENTS, words), known.publish())];
         }
         Sources::Awaited(at) => {
-            let words = format!("the front waits at {at} for it to connect (kv_events); not tried, for it may run");
+            let words = format!(
+                "the front waits at {at} for it to connect (kv_events); not tried: a front may be waiting there"
+            );
             return vec![Finding::unknown(EVENTS, words)];
         }
         Sources::Off => {
-            return vec![Finding::unknown(EVENTS, "kv_events is \"off\": nobody listens, and it was not asked")];
+            return vec![Finding::unknown(
+                EVENTS,
+                "kv_events is \"off\": the front does not listen, and it was not asked",
+            )];
         }
     };
     let Some((_, first)) = ranks.first() else {
         if !known.is_heard {
             return vec![Finding::good(EVENTS, UNNEEDED)];
         }
-        let words = "none are published: what its cache holds is guessed from what was sent there, not known";
+        let words = "none are published: what its cache holds is not known, but guessed from what was sent there";
         return vec![with(Finding::advice(EVENTS, words), known.publish())];
     };
     if first.events.waits {
@@ -226,22 +232,22 @@ async fn offered(sources: &Sources, heard: &[Heard], known: Known<'_>) -> Vec<Fi
     vec![events(ranks, heard, known), replay(ranks, first, known).await]
 }
 
-/// A publisher that connects has one listener, and says by its address who that is.
+/// The finding for a publisher that connects: its address names its only listener.
 fn connects(first: &Settings, ranks: usize, known: Known<'_>) -> Finding {
     let plain = Endpoint { waits: false, ..first.events.clone() };
     if known.is_believed {
         let words = format!(
-            "published by connecting to {plain}, where the front waits for it (kv_events); not tried, for it may run"
+            "published by connecting to {plain}, where the front waits for it (kv_events); not tried: a front may be waiting there"
         );
         return Finding::unknown(EVENTS, words);
     }
-    // To name a place would be to hear one rank alone.
+    // With an address one rank alone would be heard.
     let at = if ranks > 1 { "told".to_owned() } else { first.events.to_string() };
     let words = format!(
-        "published by connecting to {plain}, unless that is an address of the engine's own, where it listens at a port of the\n\
-         kernel's choice (tcp://*:0). One that connects needs a front that listens there (kv_events = \"{at}\"), and others\n\
-         hear nothing. Not tried from here.\n\
-         An endpoint with * listens, for any number of fronts"
+        "published by connecting to {plain}; but if that is an address of the engine's own, it listens there at a port of the\n\
+         kernel's choice (tcp://*:0). An engine that connects needs a front that waits there (kv_events = \"{at}\"), and other\n\
+         fronts hear nothing. Not tried from here.\n\
+         An engine whose endpoint has a * listens, for any number of fronts"
     );
     with(Finding::advice(EVENTS, words), known.publish_on(first))
 }
@@ -279,25 +285,25 @@ fn events(ranks: &[(u32, Settings)], heard: &[Heard], known: Known<'_>) -> Findi
         }
         _ => Finding::good(
             EVENTS,
-            format!("{place}; connected.\nNothing heard within a second: events leave only with work"),
+            format!("{place}; connected.\nNothing heard within a second: events come only while it computes"),
         ),
     }
 }
 
-/// Why there is no connection, and what to do; none: it took too long.
+/// Why there is no connection, and what to do; `None`: it took too long.
 fn unreached(ended: Option<&Ended>) -> String {
     let why = ended.map_or("no answer within a second".into(), Ended::to_string);
     let advice = match ended {
-        // It says so itself.
+        // Its words say what to do.
         Some(Ended::Stranger(_)) => return shown(&why),
-        Some(Ended::Unknown(..)) => "Is it called so, also from here?",
-        Some(Ended::Want(_)) => "Ask again when there is some",
+        Some(Ended::Unknown(..)) => "Is that its name, also from here?",
+        Some(Ended::Want(_)) => "Try again when this machine has some",
         _ => "Let the port through firewall and container",
     };
     format!("{}.\n{advice}", shown(&why))
 }
 
-/// Whether what was missed can be asked for.
+/// The finding on replay sockets: whether missed events can be asked for.
 async fn replay(ranks: &[(u32, Settings)], first: &Settings, known: Known<'_>) -> Finding {
     if first.replay.is_none() {
         let words = "none: what is missed while a front restarts, or is slow, stays unknown";

@@ -14,12 +14,12 @@ pub(super) struct Finding {
     pub(super) change: Option<Change>,
 }
 
-/// What it comes to.
+/// What a finding asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// As it should be.
+    /// Nothing: it is as it should be.
     Good,
-    /// It would route better otherwise.
+    /// A change, with which requests would find caches better.
     Advice,
     /// The engine does not say, or was not asked.
     Unknown,
@@ -50,9 +50,9 @@ pub(super) struct Publish {
     pub(super) kind: EngineKind,
     /// Each has two ports of its own: vLLM and SGLang add the rank's number to both.
     pub(super) ranks: u16,
-    /// The first rank's port for events, where it is settled already.
+    /// The first rank's port for events, if it is settled already.
     pub(super) events: Option<u16>,
-    /// And for replays.
+    /// The first rank's port for replays, if it is settled.
     pub(super) replay: Option<u16>,
     /// The topic that it has; it can be written between quotes.
     pub(super) topic: Option<String>,
@@ -64,7 +64,7 @@ impl Publish {
         Publish { kind, ranks, events: None, replay: None, topic: None }
     }
 
-    /// As a shell takes it.
+    /// The flag, quoted for a shell.
     pub(super) fn flag(&self) -> String {
         let enable = match self.kind {
             EngineKind::Vllm => "\"enable_kv_cache_events\": true, ",
@@ -97,7 +97,7 @@ impl Finding {
     }
 }
 
-/// Whether a text can stand in a flag that is copied into a shell: its signs mean nothing there, nor in JSON.
+/// Whether a text can stand in a flag that is copied into a shell: none of its characters is special there or in JSON.
 pub(super) fn is_plain(text: &str) -> bool {
     text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@:._/-".contains(&byte))
 }

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::kvevents::{Batch, Ended, Event, Malformed, Pace, Settings, Skipped, Source, Told};
 
-/// For a connection, and for a message behind it.
+/// Longest wait for a connection, and then for a message.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Most ranks that are listened to.
 pub(super) const RANKS_MAX: usize = 16;
@@ -38,19 +38,19 @@ impl Listening {
         let (stop, stopped) = watch::channel(());
         let ours = ranks.iter().filter(|(_, settings)| !settings.events.waits).take(RANKS_MAX);
         let listen = |(_, settings): &(u32, Settings)| {
-            // Nothing is asked again: a replay is work for the engine.
+            // No replay is asked for: it is work for the engine.
             let settings = Settings { replay: None, ..settings.clone() };
             tokio::spawn(listen(settings, host.to_owned(), trying.clone(), stopped.clone()))
         };
         Listening { tasks: ours.map(listen).collect(), tried, stop }
     }
 
-    /// Until each has connected, or could not.
+    /// Waits until each has connected, or could not.
     pub(super) async fn ready(&mut self) {
         let _ = timeout(PATIENCE, self.tried.recv()).await;
     }
 
-    /// What was heard since, and within a moment from now.
+    /// Listens for a moment more; returns what was heard since the beginning.
     pub(super) async fn end(self) -> Vec<Heard> {
         let Listening { tasks, stop, .. } = self;
         let until = async {
@@ -96,7 +96,7 @@ async fn listen(settings: Settings, host: String, trying: mpsc::Sender<()>, mut 
                 heard.message = Some(Err(what));
                 return heard;
             }
-            // The first message is never number 0 but at an engine's begin.
+            // What these tell of messages before the first one heard does not matter here.
             Told::Restarted { .. } | Told::Abreast | Told::Incomplete { .. } => {}
         }
     }

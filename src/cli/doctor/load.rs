@@ -10,7 +10,7 @@ use crate::limits::RANKS_MAX;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     pub(super) reading: Reading,
-    /// Why there is none.
+    /// Why the page could not be read.
     unread: Option<String>,
 }
 
@@ -26,8 +26,8 @@ impl Page {
         }
     }
 
-    /// Whether prefixes are cached, in which blocks, how many. `generates`: the engine does not only embed, or the
-    /// like. `is_heard`: its events are.
+    /// Findings on whether prefixes are cached, in how many blocks of which size. `generates`: the engine does not only
+    /// embed or the like. `is_heard`: a policy goes by its events.
     pub(super) fn cache(&self, kind: Option<EngineKind>, info: &Info, generates: bool, is_heard: bool) -> Vec<Finding> {
         const SUBJECT: &str = "cache";
         let size = self.reading.block_size.map(u64::from).or(info.page_size).filter(|size| *size > 0);
@@ -44,23 +44,23 @@ impl Page {
                 Finding::advice(SUBJECT, "prefixes are not cached: no request can find a warm cache")
                     .to(Change::TakeAway("--disable-radix-cache"))
             }
-            // vLLM does wherever its model can; to force it on others may end it.
+            // vLLM caches them if its model can; forced on another model, it may end.
             (Some(false), _) => {
                 let words = "prefixes are not cached: no request can find a warm cache;\n\
                              take away --no-enable-prefix-caching if it is there; else its model cannot";
-                // Most models for that cannot.
+                // Most models that do not generate cannot.
                 if generates { Finding::advice(SUBJECT, words) } else { Finding::unknown(SUBJECT, words) }
             }
             (None, _) => Finding::unknown(SUBJECT, format!("whether prefixes are cached is not told; {held}")),
         }];
         if is_heard && kind == Some(EngineKind::Sglang) && size == Some(1) {
-            let words = "pages of one token: each token that is cached is told of as a block of its own";
+            let words = "pages of one token: events tell each cached token as a block of its own";
             found.push(Finding::advice(SUBJECT, words).to(Change::Add("--page-size 16")));
         }
         found
     }
 
-    /// Whether those that routing uses are there.
+    /// The finding on whether the metrics that routing uses are there.
     pub(super) fn metrics(&self, kind: Option<EngineKind>) -> Finding {
         const SUBJECT: &str = "metrics";
         let load = &self.reading.load;
@@ -88,7 +88,7 @@ impl Page {
             );
             return match kind {
                 Some(EngineKind::Sglang) => found.to(Change::Add("--enable-metrics")),
-                // The page is always there; this leaves it empty.
+                // vLLM always has the page; with this flag it is empty.
                 Some(EngineKind::Vllm) if self.unread.is_none() => found.to(Change::TakeAway("--disable-log-stats")),
                 _ => found,
             };
@@ -101,14 +101,14 @@ impl Page {
             }
             (gauges, _) => Finding::advice(
                 SUBJECT,
-                format!("there is no {}; it routes by the rest, and by requests of our own", gauges.join(", ")),
+                format!("there is no {}; the front routes by the rest, and by its own requests", gauges.join(", ")),
             ),
         }
     }
 }
 
-/// Ranks behind one port, each of which is chosen by itself where `ranks` of its `[[upstream]]` says so. `from`: the
-/// number that it gives the first.
+/// The finding on ranks behind one port, among which the front chooses if `ranks` of the `[[upstream]]` says so.
+/// `from`: the number that the engine gives the first.
 pub(super) fn several(ranks: usize, from: u64, configured: u32) -> Finding {
     const SUBJECT: &str = "ranks";
     let most = RANKS_MAX as usize;
@@ -118,14 +118,14 @@ pub(super) fn several(ranks: usize, from: u64, configured: u32) -> Finding {
             SUBJECT,
             format!(
                 "{ranks} data-parallel ranks behind this port, each with a cache of its own and numbered from {from}: the engine\n\
-                 spreads requests itself, and mostly not to the rank that has the prompt. `ranks` counts from 0: leave it out"
+                 spreads requests itself, mostly not to the rank that has the prompt. `ranks` counts from 0: leave it out"
             ),
         ),
         (_, configured) if from > 0 => Finding::advice(
             SUBJECT,
             format!(
-                "numbered from {from} behind this port, where `ranks = {configured}` counts from 0: the engine refuses what names one\n\
-                 that it has not. Leave `ranks` out"
+                "numbered from {from} behind this port, but `ranks = {configured}` counts from 0: the engine refuses requests for a\n\
+                 rank that it does not have. Leave `ranks` out"
             ),
         ),
         (_, 1) if ranks > most => Finding::advice(
@@ -139,7 +139,7 @@ pub(super) fn several(ranks: usize, from: u64, configured: u32) -> Finding {
             SUBJECT,
             format!(
                 "{ranks} data-parallel ranks behind this port, each with a cache of its own: the engine spreads requests itself,\n\
-                 and mostly not to the rank that has the prompt. Write ranks = {ranks} below its `url`: each is chosen by itself then"
+                 mostly not to the rank that has the prompt. Write ranks = {ranks} below its `url`: then the front chooses the rank"
             ),
         ),
         (0, configured) => Finding::unknown(SUBJECT, format!("not told; `ranks` says {configured}")),
@@ -149,8 +149,8 @@ pub(super) fn several(ranks: usize, from: u64, configured: u32) -> Finding {
         (_, configured) => Finding::advice(
             SUBJECT,
             format!(
-                "{ranks} behind this port, where `ranks` says {configured}: the engine refuses what names one that it has not,\n\
-                 and one that is not named gets nothing. Write ranks = {ranks} below its `url`"
+                "{ranks} behind this port, but `ranks` says {configured}: the engine refuses requests for a rank that it does not\n\
+                 have, and ranks beyond that number get none. Write ranks = {ranks} below its `url`"
             ),
         ),
     }

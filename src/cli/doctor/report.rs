@@ -23,7 +23,7 @@ pub(super) fn name_ports(engines: &mut [Examined]) {
             let Some(Change::Publish(publish)) = &mut finding.change else { continue };
             let (events, replay) = *settled.get_or_insert_with(|| {
                 let events = publish.events.unwrap_or_else(|| take(taken, EVENTS_PORT, publish.ranks));
-                // The ranks' ports lie behind the first one's.
+                // The other ranks' ports follow the first one's.
                 let replay =
                     publish.replay.unwrap_or_else(|| take(taken, events.saturating_add(publish.ranks), publish.ranks));
                 (events, replay)
@@ -42,7 +42,7 @@ fn take(taken: &mut BTreeSet<u16>, from: u16, count: u16) -> u16 {
     first
 }
 
-/// Flags to add and to take away: of advice alone.
+/// Flags to add and to take away, by findings that are advice.
 fn changes(engine: &Examined) -> (Vec<String>, Vec<&'static str>) {
     let (mut add, mut take_away) = (Vec::new(), Vec::new());
     for finding in engine.findings.iter().filter(|finding| finding.mark == Mark::Advice) {

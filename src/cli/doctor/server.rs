@@ -11,8 +11,8 @@ use crate::kvevents::flagged_ranks;
 /// Models that are shown by name.
 const NAMED_MAX: usize = 8;
 
-/// SGLang's answer to `/server_info`: its flags, and what came of them. It may hold its key,
-/// of which nothing is kept.
+/// SGLang's answer to `/server_info`: its flags, and what came of them. The answer may hold the
+/// server's API key, which is not kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info {
     pub(super) version: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Info {
 }
 
 impl Info {
-    /// None where it is something else's answer.
+    /// `None` if another kind of server answered.
     pub(super) fn of(answer: &Result<Answer, CallError>) -> Option<Info> {
         let answer = answer.as_ref().ok().filter(|answer| answer.status == 200)?;
         let root: Value = serde_json::from_slice(&answer.body).ok()?;
@@ -74,12 +74,12 @@ pub(super) fn server(kind: Option<EngineKind>, version: Option<&str>) -> Finding
     }
 }
 
-/// Its models and adapters, and the longest context of any. `keyless`: it has a key that cannot be had here.
+/// Its models and adapters, and the longest context of any. `keyless`: it has a key that cannot be read here.
 pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>, keyless: bool) -> Finding {
     const SUBJECT: &str = "models";
     let learnt = match learnt {
         Ok(learnt) => learnt,
-        Err(ModelsError::KeyWanted) if keyless => return Finding::unknown(SUBJECT, "told to who has its key"),
+        Err(ModelsError::KeyWanted) if keyless => return Finding::unknown(SUBJECT, "told only with its key"),
         Err(why @ (ModelsError::KeyWanted | ModelsError::KeyRefused)) => {
             return Finding::advice(SUBJECT, why.to_string());
         }
@@ -95,7 +95,7 @@ pub(super) fn models(learnt: &Result<Learnt, ModelsError>, context: Option<u64>,
     }
     match context.or(longest(learnt)) {
         Some(tokens) => Finding::good(SUBJECT, format!("{words}; context of {tokens} tokens")),
-        None => Finding::good(SUBJECT, format!("{words}; how long a context is not told")),
+        None => Finding::good(SUBJECT, format!("{words}; the longest context is not told")),
     }
 }
 

@@ -1,21 +1,22 @@
-//! Whether the front knows the words of the models, which policy `precise` needs.
+//! Whether the front has the models' tokenizers, which policy `precise` needs.
 
 use crate::cli::doctor::finding::{Finding, shown};
 use crate::config::Config;
 use crate::policy::{Policy, Settings};
 
 const SUBJECT: &str = "tokenizer";
-/// What a folder has to have.
+/// The file that a folder has to have.
 const FILE: &str = "tokenizer.json";
 /// Models that are shown by name.
 const NAMED_MAX: usize = 8;
 
-/// Whether a policy chooses for one of them, or looks on, that needs their words, and hears what their engine tells.
+/// Whether `precise` is policy or shadow policy of one of these models: it needs their tokenizer, and hears their
+/// engine's events.
 pub(super) fn is_needed(config: &Config, ids: &[&str]) -> bool {
     !precise(config, ids).is_empty()
 }
 
-/// Those for which there is such a policy.
+/// The models with such a policy, and their settings.
 fn precise(config: &Config, ids: &[&str]) -> Vec<(String, Settings)> {
     let mut all: Vec<_> = ids.iter().map(|id| (shown(id), config.settings_for(id))).collect();
     if all.is_empty() {
@@ -25,7 +26,7 @@ fn precise(config: &Config, ids: &[&str]) -> Vec<(String, Settings)> {
     all
 }
 
-/// What the configuration says of the models with these ids; of any model, where none is known.
+/// What the configuration says of the models with these ids; of any model, if none is known.
 pub(super) fn finding(config: &Config, ids: &[&str]) -> Finding {
     let all = precise(config, ids);
     if all.is_empty() {

@@ -121,7 +121,7 @@ fn prompt(receipt: &Receipt<'_>) -> String {
 fn counted(receipt: &Receipt<'_>) -> String {
     let line = &receipt.line;
     match (line.cached_tokens, line.completion_tokens) {
-        (None, None) => "nothing that was read".into(),
+        (None, None) => "no counts were read".into(),
         (cached, completion) => {
             let said = |count: Option<u32>| count.map_or("an unknown number of".into(), |count| count.to_string());
             format!("{} tokens of the prompt in its cache, {} of the answer", said(cached), said(completion))
@@ -132,7 +132,7 @@ fn counted(receipt: &Receipt<'_>) -> String {
 fn tries(receipt: &Receipt<'_>) -> String {
     match receipt.line.tries {
         0 => "no endpoint".into(),
-        1 if receipt.line.connected_us.is_none() => "one endpoint was chosen, and no connection stood".into(),
+        1 if receipt.line.connected_us.is_none() => "one endpoint was chosen, and no connection was made".into(),
         1 => "the first endpoint took it".into(),
         more => format!("{more} tries, one after the other, perhaps at the same endpoint; this is of the last"),
     }
@@ -169,7 +169,7 @@ const TERMS: [Term; 7] = [
     ("total", |cost| cost.total, "by its weight, in tokens: the least was taken"),
 ];
 
-/// What the choice compared, a line a term.
+/// What the choice compared, one line for each term.
 fn figures(receipt: &Receipt<'_>, out: &mut String) {
     let (Some(in_flight), next) = (receipt.in_flight, receipt.runner_up_cost.as_ref()) else { return };
     let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -288,7 +288,7 @@ mod tests {
         (line.connected_us, line.head_us, line.first_data_us) = (None, None, None);
         (line.end, line.why, line.status) = ("refused".into(), Some("unreachable".into()), 503);
         let text = told(&unconnected);
-        assert!(text.contains("tries           one endpoint was chosen, and no connection stood\n"), "{text}");
+        assert!(text.contains("tries           one endpoint was chosen, and no connection was made\n"), "{text}");
         let mut more = unconnected;
         more.line.tries = 2;
         assert!(told(&more).contains("tries           2 tries, one after the other"));

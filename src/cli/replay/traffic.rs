@@ -28,7 +28,7 @@ pub(super) enum Generated {
     SharedPrefix,
 }
 
-/// What varies traffic. Each flag belongs to some of it and is refused elsewhere.
+/// Flags that shape traffic. Each applies to some kinds of it and is refused with others.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Traffic")]
 pub(super) struct Shape {
@@ -53,16 +53,16 @@ pub(super) struct Shape {
     /// Chat: conversations at a time [default: 1200].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     threads: Option<u32>,
-    /// Chat: between a reply and the next turn in the mean, the way to the front and back [default: 20].
+    /// Chat: mean pause between a reply and the next turn, the way to the front and back included [default: 20].
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pause_ms: Option<f64>,
-    /// Chat: of the system prompt that all share [default: 32].
+    /// Chat: tokens of the system prompt that all share [default: 32].
     #[arg(long, value_name = "N", value_parser = tokens())]
     system_tokens: Option<u32>,
     /// Agents: applications, each with a prefix of its own [default: 6].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     apps: Option<u32>,
-    /// Agents: of system prompt and tools [default: 6000].
+    /// Agents: tokens of system prompt and tools [default: 6000].
     #[arg(long, value_name = "N", value_parser = tokens())]
     prefix_tokens: Option<u32>,
     /// Agents: sessions that begin together in the mean [default: 4].
@@ -80,13 +80,13 @@ pub(super) struct Shape {
     /// Shared-prefix: prompts with the same prefix [default: 5].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompts: Option<u32>,
-    /// Shared-prefix: of a prefix [default: 6000].
+    /// Shared-prefix: tokens of a prefix [default: 6000].
     #[arg(long, value_name = "N", value_parser = tokens())]
     shared_tokens: Option<u32>,
-    /// Shared-prefix: of the rest of a prompt [default: 1200].
+    /// Shared-prefix: tokens of the rest of a prompt [default: 1200].
     #[arg(long, value_name = "N", value_parser = tokens())]
     own_tokens: Option<u32>,
-    /// Shared-prefix: of replies [default: 1000].
+    /// Shared-prefix: tokens of a reply [default: 1000].
     #[arg(long, value_name = "N", value_parser = tokens())]
     output_tokens: Option<u32>,
 }
@@ -160,8 +160,8 @@ pub(super) fn source(
     })
 }
 
-/// Least time of a chat's turn, and most of them that all engines end in a second: replies alone, as if prompts took no
-/// time.
+/// The least time of a chat's turn, and the most turns that all engines together end in a second; for replies alone, as
+/// if prompts took no time.
 fn turns(profile: &Profile, weights: &[u32]) -> (f64, f64) {
     let seconds = |profile: &Profile, decodes: usize| {
         let work = Work { decodes: decodes as u64, ..Work::default() };
@@ -242,7 +242,7 @@ impl Shape {
         ];
         match flags.iter().find(|(_, given, of)| *given && !of.contains(&generate)) {
             Some((flag, ..)) => {
-                Err(format!("--{flag} says nothing of this traffic: `warmfront replay --help` says of which"))
+                Err(format!("--{flag} does not apply to this traffic; `warmfront replay --help` says to which it does"))
             }
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::reading::{Endpoint, Histogram, Reading};
 
-/// The last reading, and an earlier one where there is one.
+/// The last reading, and an earlier one if there is one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change<'a> {
     pub now: &'a Reading,
@@ -12,7 +12,7 @@ pub(super) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Between the two, by the front's clock.
+    /// Seconds between the two, by the front's clock.
     pub(super) fn seconds(&self) -> Option<f64> {
         risen(self.now.uptime, self.before?.uptime).filter(|seconds| *seconds > 0.0)
     }
@@ -28,7 +28,7 @@ impl<'a> Change<'a> {
         self.rate(|reading| Some(reading.statuses.iter().filter_map(of).sum()))
     }
 
-    /// Those counters of a family that rise, and how fast; the quickest first.
+    /// The counters of a family that rise, and how fast a second; the quickest first.
     pub(super) fn rising(&self, family: fn(&Reading) -> &BTreeMap<String, f64>) -> Option<Vec<(&'a str, f64)>> {
         let (seconds, before) = (self.seconds()?, family(self.before?));
         let earlier = |name: &str| before.get(name).copied().unwrap_or(0.0);
@@ -50,7 +50,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The same of one endpoint.
+/// The last reading of one endpoint, and an earlier one if there is one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointChange<'a> {
     pub now: &'a Endpoint,
@@ -65,17 +65,17 @@ impl EndpointChange<'_> {
         Some(risen(Some(now), Some(before))? / self.seconds?)
     }
 
-    /// Which part of the prompt tokens that were sent there was thought to be in its cache.
+    /// The part of the prompt tokens sent there that was thought to be in its cache.
     pub(super) fn held(&self) -> Option<f64> {
         self.part(|endpoint| endpoint.held, |endpoint| endpoint.sent)
     }
 
-    /// Which part of the tokens that its engine looked up it found.
+    /// The part of the tokens looked up in its cache that its engine found.
     pub(super) fn hit(&self) -> Option<f64> {
         self.part(|endpoint| endpoint.hits, |endpoint| endpoint.queries)
     }
 
-    /// Microseconds to the first token.
+    /// Microseconds to the first token, as a quantile.
     pub(super) fn first_token(&self, part: f64) -> Option<f64> {
         self.now.first_token.since(&self.before?.first_token).quantile(part)
     }
@@ -86,7 +86,7 @@ impl EndpointChange<'_> {
     }
 }
 
-/// What a counter rose by; one that fell was begun anew, and nothing is known.
+/// How much a counter rose; `None` if it fell, since it began anew.
 fn risen(now: Option<f64>, before: Option<f64>) -> Option<f64> {
     Some(now? - before?).filter(|rise| *rise >= 0.0)
 }

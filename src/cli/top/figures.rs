@@ -1,4 +1,4 @@
-//! Figures in few signs; what is not known is `-`.
+//! Figures in few characters; an unknown one is `-`.
 
 /// What is not known.
 const UNKNOWN: &str = "-";
@@ -7,12 +7,12 @@ fn shown(value: Option<f64>, words: impl Fn(f64) -> String) -> String {
     value.filter(|value| value.is_finite()).map_or_else(|| UNKNOWN.into(), words)
 }
 
-/// At most five signs below 1e18.
+/// A number in at most five characters, below 1e18.
 pub(super) fn number(value: Option<f64>) -> String {
     shown(value, |value| {
         let (mut scaled, mut units) = (value, ["k", "M", "G", "T"].iter());
         let mut unit = "";
-        // What would be rounded to one sign more is shown in the next unit.
+        // A number that would be rounded to one more character is shown in the next unit.
         while scaled >= if unit.is_empty() { 9_999.5 } else { 999.5 } {
             let Some(next) = units.next() else { break };
             (scaled, unit) = (scaled / 1e3, next);
@@ -21,7 +21,7 @@ pub(super) fn number(value: Option<f64>) -> String {
     })
 }
 
-/// Of something a second.
+/// A number a second.
 pub(super) fn rate(value: Option<f64>) -> String {
     match value {
         Some(value) if value > 0.0 && value < 9.95 => format!("{value:.1}/s"),
@@ -29,12 +29,12 @@ pub(super) fn rate(value: Option<f64>) -> String {
     }
 }
 
-/// Of a part of 1.
+/// A part of 1, in percent.
 pub(super) fn percent(part: Option<f64>) -> String {
     shown(part, |part| format!("{:.0}%", part * 100.0))
 }
 
-/// Of microseconds.
+/// A time given in microseconds.
 pub(super) fn time(micros: Option<f64>) -> String {
     shown(micros, |micros| match micros {
         ..9_950.0 => format!("{:.1}ms", micros / 1e3),
@@ -44,7 +44,7 @@ pub(super) fn time(micros: Option<f64>) -> String {
     })
 }
 
-/// Of seconds, in its two greatest units.
+/// A time given in seconds, in its two greatest units.
 pub(super) fn duration(seconds: Option<f64>) -> String {
     shown(seconds, |seconds| {
         let seconds = seconds as u64;

@@ -1,4 +1,4 @@
-//! Asks a front.
+//! Asks a front for its metrics.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Front {
 
 impl Front {
     pub(super) fn at(address: SocketAddr) -> Front {
-        // On a kept connection a front that was replaced, and finishes what it has, would go on answering.
+        // On a kept connection a front that was replaced and still finishes its requests would go on answering.
         Front { address, client: Client::connecting_anew() }
     }
 

@@ -9,7 +9,7 @@ use super::reading::Reading;
 #[derive(Debug)]
 pub(super) struct History {
     readings: VecDeque<Reading>,
-    /// Rates are taken over so many seconds.
+    /// Seconds that rates are taken over.
     window: f64,
 }
 
@@ -25,19 +25,20 @@ impl History {
             self.readings.clear();
         }
         self.readings.push_back(reading);
-        // The second one is the oldest that will do.
+        // The oldest is not needed if the second one is old enough.
         while self.readings.len() > 2 && self.age(1) >= self.window {
             self.readings.pop_front();
         }
     }
 
-    /// What happened since the oldest.
+    /// The last reading beside the oldest.
     pub(super) fn change(&self) -> Option<Change<'_>> {
         let before = self.readings.front().filter(|_| self.readings.len() > 1);
         Some(Change { now: self.readings.back()?, before })
     }
 
-    /// How much older one is than the last, as the front counts; rounded, since readings do not come on the dot.
+    /// How many seconds a reading is older than the last, by the front's clock; rounded, since readings come a little
+    /// late.
     fn age(&self, place: usize) -> f64 {
         let uptime = |reading: Option<&Reading>| reading.and_then(|reading| reading.uptime).unwrap_or(0.0);
         (uptime(self.readings.back()) - uptime(self.readings.get(place))).round()

@@ -1,4 +1,4 @@
-//! `top` on a terminal, until somebody has seen enough.
+//! `top` on a terminal, until `q` or a signal.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use super::reading::Reading;
 use super::screen::{self, Surface};
 use super::terminal::{LINE_END, Terminal};
 
-/// Ctrl-C where the terminal does not make a signal of it.
+/// Ctrl-C, if the terminal does not make a signal of it.
 const INTERRUPT: u8 = 3;
 
 /// Shows the front until `q` or a signal.
@@ -36,7 +36,7 @@ pub(super) async fn show(front: Front, address: &str, window: u16, colours: bool
             asked = signals.next() => match asked {
                 Asked::End => break Ok(()),
                 Asked::Stop => {
-                    // Whoever stops a program wants a shell, and the program back as it was.
+                    // The shell gets its terminal back; when the program goes on, it takes the terminal again.
                     drop(terminal);
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)?;
                     terminal = enter()?;
@@ -51,7 +51,7 @@ pub(super) async fn show(front: Front, address: &str, window: u16, colours: bool
             reading = readings.recv() => match reading {
                 Some(reading) => page.take(reading),
                 // A fault of ours, which has been told.
-                None => break Err(io::Error::other("nobody reads the metrics any more")),
+                None => break Err(io::Error::other("metrics are no longer read")),
             },
         }
     };
@@ -63,7 +63,7 @@ fn enter() -> io::Result<Terminal> {
     Terminal::enter(io::stdout().as_fd().try_clone_to_owned()?)
 }
 
-/// Reads once each period, and goes on where that fails.
+/// Reads once each period, and goes on if that fails.
 async fn ask(front: Front, readings: mpsc::Sender<Result<Reading, String>>) {
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -81,7 +81,7 @@ struct Page<'a> {
     history: History,
     /// Why there is no newer reading.
     trouble: Option<String>,
-    /// When there was the last.
+    /// When the last reading came.
     heard: Option<Instant>,
     colours: bool,
 }
@@ -150,8 +150,8 @@ impl Signals {
     }
 }
 
-/// Keys of standard input; none where it is no terminal. By a thread that sleeps until there is one: input of a
-/// terminal that is shared with a shell cannot be made non-blocking, or the shell's would be as well.
+/// Keys of standard input; none if it is no terminal. A thread blocks on each: a terminal that is shared with a shell
+/// cannot be made non-blocking, or it would be so for the shell as well.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(1);
     if io::stdin().is_terminal() {

@@ -26,7 +26,7 @@ impl Paint {
         }
     }
 
-    /// Stands out if it is so.
+    /// This paint if `so`, else plain.
     pub(super) fn when(self, so: bool) -> Paint {
         if so { self } else { Paint::Plain }
     }
@@ -45,12 +45,12 @@ impl Line {
         self.0.push((paint, words.into()));
     }
 
-    /// Signs so far.
+    /// Characters so far.
     pub(super) fn length(&self) -> usize {
         self.0.iter().map(|(_, words)| words.chars().count()).sum()
     }
 
-    /// Appends it without its end, `width` signs of it at most.
+    /// Appends it without its end, `width` characters of it at most.
     pub(super) fn write(&self, out: &mut String, width: usize, colours: bool) {
         let mut left = width;
         for (paint, words) in &self.0 {
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-/// A name and what there is of it, on as many lines as that takes.
+/// A name and its items, on as many lines as they take.
 pub(super) fn flow(name: &str, items: Vec<(Paint, String)>, width: usize) -> Vec<Line> {
     const INDENT: usize = 10;
     const GAP: &str = "   ";

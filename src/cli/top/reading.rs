@@ -14,7 +14,7 @@ pub(super) struct Reading {
     pub uptime: Option<f64>,
     pub draining: Option<f64>,
     pub in_flight: Option<f64>,
-    /// Events of streams behind the first.
+    /// Events of streams after the first.
     pub events: Option<f64>,
     pub waiting: Option<f64>,
     /// Finished requests by status; 0: the client left, or the front ended, before one was sent.
@@ -167,7 +167,8 @@ fn count(sums: &mut BTreeMap<String, f64>, sample: &Sample<'_>, by: &str) {
     }
 }
 
-/// A label's value as it was meant. Who answers may be anybody: no sign of it may move the terminal's cursor.
+/// A label's value without its escapes. Anything may have answered: characters with an effect on a terminal are
+/// replaced.
 fn label(sample: &Sample<'_>, name: &str) -> Option<String> {
     let mut escaped = false;
     let meant = sample.label(name)?.chars().filter(|sign| {
@@ -193,18 +194,18 @@ impl Histogram {
         }
     }
 
-    /// What came since.
+    /// The counts that came since `before`.
     pub(super) fn since(&self, before: &Histogram) -> Histogram {
         let earlier = |bound| before.0.get(bound).copied().unwrap_or(0.0);
         Histogram(self.0.iter().map(|(bound, count)| (*bound, (count - earlier(bound)).max(0.0))).collect())
     }
 
-    /// How many there are.
+    /// How many values there are.
     pub(super) fn count(&self) -> Option<f64> {
         self.0.last_key_value().map(|(_, count)| *count)
     }
 
-    /// In microseconds: within its bucket by proportion, as Prometheus does it.
+    /// A quantile in microseconds, by proportion within its bucket as Prometheus does it.
     /// Beyond all bounds it is the last of them.
     pub(super) fn quantile(&self, part: f64) -> Option<f64> {
         let rank = part * self.count().filter(|count| *count > 0.0)?;

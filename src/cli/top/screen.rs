@@ -12,7 +12,7 @@ const SHARDS_SHOWN: usize = 8;
 /// What there is to draw on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Surface {
-    /// Signs in a line.
+    /// Characters in a line.
     pub width: usize,
     /// Lines; what does not fit is left out.
     pub height: usize,
@@ -23,7 +23,7 @@ pub(super) struct Surface {
 pub(super) fn lines(address: &str, change: Option<&Change<'_>>, trouble: Option<&str>, surface: &Surface) -> Vec<Line> {
     let width = surface.width;
     let mut lines = vec![title(address, change, width)];
-    // In words that may take more than a line.
+    // It may take more than a line.
     lines.extend(trouble.iter().flat_map(|why| wrapped(why, width)));
     let Some(change) = change else { return lines };
     lines.push(Line::default());
@@ -134,7 +134,7 @@ fn refused(change: &Change<'_>) -> Items {
     rising.into_iter().map(|(cause, speed)| (Paint::Bad, format!("{cause} {}", rate(Some(speed))))).collect()
 }
 
-/// By their reason, of all requests that ended.
+/// Choices by their reason, for all requests that ended.
 fn choices(change: &Change<'_>) -> Items {
     let Some(rising) = change.rising(|reading| &reading.reasons) else { return vec![(Paint::Plain, "-".into())] };
     let all: f64 = rising.iter().map(|(_, speed)| speed).sum();
@@ -142,14 +142,14 @@ fn choices(change: &Change<'_>) -> Items {
         return vec![(Paint::Plain, "none".into())];
     }
     let words = |(reason, speed): (&str, f64)| {
-        // Those that were refused before.
+        // Requests that were refused before a choice.
         let reason = if reason == "none" { "not chosen" } else { reason };
         format!("{reason} {} {}", percent(Some(speed / all)), rate(Some(speed)))
     };
     rising.into_iter().map(|choice| (Paint::Plain, words(choice))).collect()
 }
 
-/// One by one where they are few, else the range in which they are, and those that stood still.
+/// Shards one by one if they are few, else the range of their figures, and those that stood still.
 fn shards(change: &Change<'_>) -> Items {
     let all: Vec<(&u16, &Shard)> = change.now.shards.iter().collect();
     let turns = |number: u16| change.rate(move |reading| reading.shards.get(&number)?.turns);

@@ -21,7 +21,7 @@ const fn figure(head: &'static str, width: usize, cell: fn(&EndpointChange<'_>) 
     Column { head, width, words: false, cell }
 }
 
-/// With the gaps between them they leave 15 of 80 signs to the name: an IPv4 address with its port.
+/// With the gaps between them they leave 15 of 80 characters to the name: an IPv4 address with its port.
 const COLUMNS: [Column; 9] = [
     words("state", 8, state),
     words("rung", 11, |endpoint| {
@@ -40,7 +40,7 @@ const COLUMNS: [Column; 9] = [
     figure("TTFT99", 6, |endpoint| (Paint::Plain, time(endpoint.first_token(0.99)))),
 ];
 
-/// On wide screens.
+/// Further columns on wide screens.
 const MORE: [Column; 4] = [
     figure("ends", 7, |endpoint| (Paint::Plain, rate(endpoint.requests()))),
     figure("run", 5, |endpoint| (Paint::Plain, number(endpoint.now.running))),
@@ -70,11 +70,11 @@ fn is_kept(endpoint: &EndpointChange<'_>) -> bool {
     endpoint.now.kept.is_some_and(|kept| kept > 0.0)
 }
 
-/// The table on `width` signs and at most so many lines, its head among them.
+/// The table, `width` characters wide and of at most `lines_max` lines, its head among them.
 pub(super) fn table(change: &Change<'_>, width: usize, lines_max: usize) -> Vec<Line> {
     // Series of finished requests may name one that is not there any more.
     let there = change.now.endpoints.iter().filter(|(_, endpoint)| {
-        // Who has no address yet has a state alone.
+        // An endpoint without an address has a state alone.
         endpoint.in_flight.or(endpoint.share).is_some() || endpoint.health.is_some()
     });
     let mut rows: Vec<(&str, EndpointChange<'_>)> =
@@ -100,7 +100,7 @@ pub(super) fn table(change: &Change<'_>, width: usize, lines_max: usize) -> Vec<
     lines
 }
 
-/// Who is shown first where there is no room for all.
+/// What endpoints are sorted by if there is no room for all; the greatest are shown.
 fn urgency(endpoint: &EndpointChange<'_>) -> f64 {
     let trouble = endpoint.now.health.as_deref() != Some("up") || is_kept(endpoint);
     endpoint.now.in_flight.unwrap_or(0.0) + if trouble { 1e9 } else { 0.0 }

@@ -14,13 +14,13 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[m\x1b[?25h\x1b[?1049l";
 /// To the upper left corner.
 const HOME: &str = "\x1b[H";
-/// What stood behind a line, and the next.
+/// Clears the rest of a line, and goes to the next.
 pub(super) const LINE_END: &str = "\x1b[K\r\n";
-/// What stood behind the last line, and below it.
+/// Clears the rest of the last line, and all below it.
 const PAGE_END: &str = "\x1b[K\x1b[J";
 
-/// How to leave it. Here and not in [`Terminal`], since a panic's message is printed before values are dropped: on
-/// the other screen nobody would see it.
+/// The terminal and its modes from before, to leave it with. Here and not in [`Terminal`], since a panic's message is
+/// printed before values are dropped: on the other screen it would not be seen.
 static BEFORE: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
 /// The terminal, entered. Dropping it leaves it; so does a panic.
@@ -28,7 +28,7 @@ static BEFORE: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 pub(super) struct Terminal(File);
 
 impl Terminal {
-    /// Enters it. Keys come at once and unseen; those that send signals go on doing so.
+    /// Enters the terminal. Keys come at once and without echo; those that send signals go on doing so.
     pub(super) fn enter(tty: OwnedFd) -> io::Result<Terminal> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -52,7 +52,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Signs in a line, and lines, as they are now.
+    /// Characters in a line, and lines, as they are now.
     pub(super) fn size(&self) -> (usize, usize) {
         size(&self.0).unwrap_or((80, 24))
     }
@@ -69,15 +69,15 @@ impl Drop for Terminal {
     }
 }
 
-/// Signs in a line, and lines; `None`: it is no terminal, or does not know.
+/// Characters in a line, and lines; `None`: it is no terminal, or does not know.
 pub(super) fn size(tty: impl AsFd) -> Option<(usize, usize)> {
     let size = tcgetwinsize(tty).ok()?;
     Some((size.ws_col.into(), size.ws_row.into())).filter(|(width, height)| *width > 0 && *height > 0)
 }
 
-/// Once, by whoever comes first. There is nobody to tell where it fails.
+/// Leaves the terminal; only the first call does. If it fails there is nobody to tell.
 fn leave() {
-    // Whoever panics may hold it: then it is left when values are dropped.
+    // The thread that panics may hold the lock: then the terminal is left when values are dropped.
     let Ok(mut before) = BEFORE.try_lock() else { return };
     if let Some((mut tty, before)) = before.take() {
         let _ = tty.write_all(LEAVE.as_bytes());

@@ -1,4 +1,4 @@
-//! What lines are written to.
+//! Where lines of the access log are written.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use crate::config::Access;
 use crate::control::outlet::Outlet;
 
-/// Who asked for what, and when, is not for everyone.
+/// Mode of a new file: which client asked for what, and when, is not for everyone.
 const MODE: u32 = 0o640;
 
 /// Takes whole lines, without a buffer of its own.
@@ -17,7 +17,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Opens it for appending.
+    /// Opens the target for appending.
     pub(super) fn open(target: &Access) -> io::Result<Sink> {
         let outlet = match target {
             Access::File(path) => Outlet::append(path, MODE)?,
@@ -36,12 +36,12 @@ impl Sink {
         fs::metadata(path).is_ok_and(|there| self.outlet.leads_to(&there) == Some(false))
     }
 
-    /// Takes the place of another: where both lead to the same file, a line that was begun there is spoilt as before.
+    /// Takes the place of another sink: if both lead to the same file, a line that was begun there stays spoilt.
     pub(super) fn follows(&mut self, before: &Sink) {
         self.outlet.follows(&before.outlet);
     }
 
-    /// Writes lines. Answers how many bytes went.
+    /// Writes lines. Returns how many bytes were written.
     pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         self.outlet.write(lines)
     }

@@ -1,53 +1,53 @@
-//! Whose part of the index is how large, where it is too small for all of them.
+//! How large each endpoint's part of the index is, if that is too small for all of them.
 //!
-//! What is due to each follows from what all want, and is never more than there is, all together. So the order in which
-//! engines come, move or ask decides nothing (but who gets a chunk that is left over): who has more than is due to it
-//! gives it back, at the latest when one that has less asks. What nobody has and is due to somebody stays in the
-//! index's pool: an engine that is not heard for a while is noted in fewer, larger units, and the rest is there when it
-//! is heard again.
+//! What is due to each follows from what all want, and is never more than there is in sum. So the order in which
+//! engines come, move or ask decides nothing, except which one gets a chunk that is left over: an endpoint that has
+//! more than is due to it gives it back, at the latest when one that has less asks. Blocks that are due to an endpoint
+//! and not used stay in the index's pool: an engine that is not heard for a while is noted in fewer, larger units, and
+//! the rest is there when it is heard again.
 
 use super::{Caches, Unit, size, sum};
 use crate::fleet::EndpointId;
 use crate::index::Missed;
 
-/// For so long room is kept for the steps of an engine that is not heard: its connection is lost, or it starts again.
+/// How long room is kept for the steps of an engine that is not heard: its connection is lost, or it restarts.
 const KEPT_SECONDS: u32 = 600;
-/// No other ledger is looked at in one turn once those changed had room for so many blocks: milliseconds, twenty where
-/// half of them go.
+/// A turn ends once the ledgers that it changed had room for so many blocks: that takes milliseconds, or twenty if half
+/// of the blocks go.
 const BLOCKS_AT_ONCE: u32 = 1 << 17;
-/// No other ledger is looked at for one engine that lacks room, and is cold in all that it lacks, once those that were
-/// had room for so many blocks: all of an index of the usual size.
+/// For one engine that lacks room, and is cold in all that it lacks, more may be changed in a turn: ledgers with room
+/// for so many blocks, all of an index of the usual size.
 const BLOCKS_FOR_ONE: u32 = 8 * BLOCKS_AT_ONCE;
 
-/// What one endpoint has of the index.
+/// One endpoint's part of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub(super) id: EndpointId,
-    /// Tokens that its cache has room for, by its own word.
+    /// Tokens that its cache has room for, as its engine says.
     pub(super) tokens: Option<u64>,
-    /// Bytes of text that its cache has room for; not known: it is taken for one of [`crate::index::Index::share`].
+    /// Bytes of text that its cache has room for; if unknown it gets [`crate::index::Index::share`].
     pub(super) bytes: Option<u64>,
     unit: Unit,
-    /// The second until which it claims room for steps, noted or not.
+    /// The second until which it claims room for steps, whether it is noted in them or not.
     steps_until: u32,
-    /// The index has the slot as this endpoint's.
+    /// Whether the index knows the slot as this endpoint's.
     is_seated: bool,
 }
 
 impl Part {
-    /// One of which nothing is known.
+    /// The part of an endpoint of which nothing is known.
     pub fn new(id: EndpointId) -> Part {
         Part { id, tokens: None, bytes: None, unit: Unit::default(), steps_until: 0, is_seated: false }
     }
 
-    /// What the same engine has in another slot.
+    /// The part of the same engine in another slot.
     pub fn moved(self, id: EndpointId, second: u32) -> Part {
         let mut moved = Part { id, ..self };
         moved.notes(Unit::default(), second);
         moved
     }
 
-    /// It is noted in this unit from now on.
+    /// Sets the unit in which it is noted from now on.
     pub fn notes(&mut self, unit: Unit, second: u32) {
         if self.unit == Unit::Steps {
             self.steps_until = second + KEPT_SECONDS;
@@ -87,12 +87,12 @@ impl Caches {
         }
     }
 
-    /// Who has a slot.
+    /// The name of a slot's engine.
     fn name(&self, slot: u16) -> &str {
         self.names.get(usize::from(slot)).map_or("", |name| name)
     }
 
-    /// Sees what is due to whom, if anybody wants something else than before.
+    /// Computes what is due to each slot, if any claims another amount than before.
     pub(super) fn deal(&mut self) {
         let Some(index) = &self.index else { return };
         let claims = self.claims_in(index.share());
@@ -102,7 +102,7 @@ impl Caches {
         }
     }
 
-    /// What each slot claims of an index of such a share.
+    /// What each slot claims of an index with this share.
     fn claims_in(&self, share: u32) -> Vec<u32> {
         self.parts.iter().map(|part| part.map_or(0, |part| part.claims(share, self.second))).collect()
     }
@@ -113,8 +113,8 @@ impl Caches {
         size::enough(least, |share| self.claims_in(share))
     }
 
-    /// Parts that are not as large as they should be become so: those that are too large first. For control, several
-    /// times a second; what is not done in one turn is in the next.
+    /// Makes parts as large as they should be, those that are too large first. Control calls it several times a second;
+    /// what is not done in one turn is done in the next.
     pub fn settle(&mut self) {
         self.deal();
         self.say_small();
@@ -138,17 +138,17 @@ impl Caches {
         wants.min(self.due.get(usize::from(slot)).copied().unwrap_or(0))
     }
 
-    /// So many more it has. One that is not this endpoint's yet lacks all,
-    /// and one that is nobody's should have nothing.
+    /// How many more blocks a slot has than it should. A slot that the index does not know as its endpoint's yet
+    /// lacks all, and one without an endpoint should have none.
     fn excess(&self, slot: u16) -> Option<i64> {
         let part = self.parts.get(usize::from(slot))?;
         let has = if part.is_some_and(|part| !part.is_seated) { 0 } else { self.figures(slot).capacity };
         Some(i64::from(has) - i64::from(self.goal(slot)))
     }
 
-    /// Makes a slot's part as large as it should be. What the pool lacks is taken from those that have more than is due
-    /// to them, from who has most first: their oldest blocks go. Answers how many blocks those have room for that were
-    /// looked at; where that is much, the next turns go on.
+    /// Makes a slot's part as large as it should be. What the pool lacks is taken from slots that have more than is due
+    /// to them, from the greatest excess on: their oldest blocks go. Returns for how many blocks the slots looked at
+    /// have room; if that is much, the next turns go on.
     pub(super) fn fit(&mut self, slot: u16) -> u32 {
         let (goal, mut looked_at) = (self.goal(slot), 0);
         if self.grant(slot, goal) >= goal {
@@ -170,12 +170,13 @@ impl Caches {
         looked_at
     }
 
-    /// Asks the index for so many; answers how many it has then. Where the index is busy, the next turn asks again.
+    /// Asks the index for `goal` blocks; returns how many the slot has then. If the index is busy the next turn asks
+    /// again.
     fn grant(&mut self, slot: u16, goal: u32) -> u32 {
         let Some(index) = &self.index else { return goal };
         let Some(part) = self.parts.get_mut(usize::from(slot)) else { return goal };
         let Some(part) = part else {
-            // It was written when it left.
+            // Its blocks were forgotten when it left, unless the index was busy.
             let _ = index.forget(slot);
             return goal;
         };
@@ -211,7 +212,7 @@ impl Caches {
         }
     }
 
-    /// One line each time that a quarter more is wanted than when it was said last.
+    /// Logs that the index is too small, again each time that a quarter more is wanted than at the last line.
     fn say_small(&mut self) {
         let (wanted, due) = (sum(&self.claims), sum(&self.due));
         if wanted == due {
@@ -233,13 +234,13 @@ impl Caches {
                     blocks = due,
                     engine = largest.map(|(engine, _)| engine),
                     tokens = largest.map(|(_, tokens)| tokens),
-                    "no prefix index has room for all that these engines say they hold; this one tells of the largest cache: see whether that can be true"
+                    "no prefix index has room for all that these engines say they hold; this engine says it has the largest cache: check whether that can be true"
                 ),
             }
         }
     }
 
-    /// Whose cache is the largest, and how many tokens that is, by its own word.
+    /// The engine with the largest cache, and how many tokens that is, as the engine says.
     pub(super) fn largest(&self) -> Option<(&str, u64)> {
         let told = self.parts.iter().flatten().filter_map(|part| Some((part.tokens?, part.id.slot)));
         told.max().map(|(tokens, slot)| (self.name(slot), tokens))

@@ -7,7 +7,7 @@ use crate::limits::ENDPOINTS_MAX;
 /// Fewest slots of an index: engines may come while the process lives.
 const SLOTS_MIN: usize = 64;
 
-/// As large as `index_bytes` allows.
+/// Makes an index as large as `index_bytes` allows.
 pub(super) fn made(config: &Config) -> Option<Index> {
     let largest = largest(config.limits.index_bytes, least(config));
     let made = largest.ok().and_then(|capacity| Index::new(capacity).ok());
@@ -26,13 +26,13 @@ pub(super) fn made(config: &Config) -> Option<Index> {
 /// Blocks of the largest index that `index_bytes` allows.
 ///
 /// # Errors
-/// How many bytes the smallest one takes, where that is more.
+/// How many bytes the smallest index takes, if that is more.
 pub fn index_blocks(config: &Config) -> Result<usize, usize> {
     largest(config.limits.index_bytes, least(config)).map(|capacity| capacity.blocks)
 }
 
-/// Memory of an index beside which none of these engines wants more; none is so large: `None`. `wanted` says what each
-/// wants in an index of such a share, and `least` is the smallest index for as many of them.
+/// Memory of an index with room for all that these engines want; `None` if no index is so large. `wanted` returns what
+/// each wants in an index with this share, and `least` is the smallest index for as many engines.
 pub(super) fn enough(least: Capacity, wanted: impl Fn(u32) -> Vec<u32>) -> Option<usize> {
     let sum = wanted(0).iter().map(|&blocks| blocks as usize).sum::<usize>();
     let mut capacity = Capacity { blocks: sum.max(least.blocks), ..least };
@@ -42,12 +42,12 @@ pub(super) fn enough(least: Capacity, wanted: impl Fn(u32) -> Vec<u32>) -> Optio
         if Index::is_enough(largest, &wanted(largest.share())) {
             return Some(bytes);
         }
-        // For what is left over of chunks, and for engines that take a share since nobody knows how large they are.
+        // For the rest of chunks, and for engines of unknown size, which take a share.
         capacity.blocks += capacity.blocks / 64 + 1;
     }
 }
 
-/// The smallest index.
+/// The smallest index for a configuration.
 pub(super) fn least(config: &Config) -> Capacity {
     let endpoints = (2 * config.endpoint_count()).next_power_of_two().clamp(SLOTS_MIN, ENDPOINTS_MAX);
     smallest(endpoints, config.listens())

@@ -1,4 +1,4 @@
-//! What the fleet knows of its engines' events: whom to listen to, and for what.
+//! What the fleet knows of its engines' events: which engines to listen to, and what for.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,10 +17,9 @@ use crate::index::{Figures, Saved as Row};
 use crate::mirror::Mirror;
 use crate::scan::Form;
 
-/// A mirror has room for so many parts of a hundred more than its engine has blocks: names of blocks that are being
-/// taken away.
+/// How many percent more blocks a mirror has room for than its engine has: names of blocks that are being taken away.
 const SPARE_PERCENT: u64 = 10;
-/// Blocks of an engine that does not say how many it has.
+/// Blocks that an engine is taken to have if it does not say.
 const BLOCKS_UNSAID: u32 = 1 << 16;
 
 impl Fleet {
@@ -34,7 +33,7 @@ impl Fleet {
             return None;
         }
         let form = member.known_ids().find_map(|id| self.form_for(id))?;
-        // How large it is comes first: it bounds what is kept of it.
+        // Its size has to be known first: it bounds what is kept of it.
         let reading = tenancy.reading.as_ref().map(|(reading, _)| reading);
         if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
             return None;
@@ -63,9 +62,10 @@ impl Fleet {
         })
     }
 
-    /// How prompts of this id are written, where that is known.
+    /// How prompts for this id are written, if known.
     fn form_for(&self, id: &str) -> Option<&Arc<Form>> {
-        // Most have no settings of their own, and each second each engine's ids are asked for, a thousand of them.
+        // Most ids have no settings of their own, and this is asked each second for each engine's ids, a thousand of
+        // them.
         match self.config.pool.contains_key(id) {
             true => self.forms.of(&self.config.settings_for(id)),
             false => self.forms.of(&self.config.routing),
@@ -77,13 +77,13 @@ impl Fleet {
         &self.forms
     }
 
-    /// Prompts of the pools' models are written as `forms` say.
+    /// Sets how prompts of the pools' models are written.
     pub fn write_as(&mut self, forms: Arc<Forms>) {
         self.pools.write_as(Arc::clone(&forms));
         self.forms = forms;
     }
 
-    /// What is noted of an engine's cache goes. Answers how often that was so.
+    /// Empties what is noted of an engine's cache. Returns how often that was done.
     pub fn empty(&mut self, place: usize, id: EndpointId) -> u64 {
         let Some(tenancy) = self.tenancy(place, id) else { return 0 };
         tenancy.emptied += 1;
@@ -92,8 +92,8 @@ impl Fleet {
         emptied
     }
 
-    /// Nobody listens to the engine at this place: what an earlier process noted of it by its own word is no more than
-    /// what is sent there.
+    /// Notes that the engine at this place is not listened to: what an earlier process of ours noted by its events
+    /// counts like what is sent there.
     pub fn unheard(&mut self, place: usize) {
         // An engine that has not said yet what it serves may be listened to once it has.
         let member = self.member(place).filter(|member| member.ids().is_some());
@@ -103,8 +103,8 @@ impl Fleet {
         }
     }
 
-    /// What is noted of an engine's cache from now on: what it tells, or what was sent there alone. Its part of the
-    /// index becomes as large as its cache is in these.
+    /// Sets in which unit an engine's cache is noted from now on: steps by its events, or blocks by what was sent
+    /// there. Its part of the index becomes as large as its cache is in these.
     pub fn notes(&mut self, place: usize, id: EndpointId, unit: Unit) {
         let Some(tenancy) = self.tenancy(place, id) else { return };
         tenancy.unit = unit;
@@ -117,12 +117,12 @@ impl Fleet {
 
 /// Bytes of one row in a file: bucket and tag of the block before it, and its own.
 const ROW_BYTES: usize = 2 * (4 + 8);
-/// In the place of a bucket: there is no block before it.
+/// Instead of a bucket: there is no block before it.
 const NO_BUCKET: u32 = u32::MAX;
 
 /// What outlasts this process.
 impl Fleet {
-    /// What an earlier process of ours knew.
+    /// Takes in what an earlier process of ours knew.
     pub fn remember(&mut self, saved: Saved) {
         let is_told = !saved.is_empty();
         self.remembered = saved;
@@ -139,7 +139,7 @@ impl Fleet {
         }
     }
 
-    /// What of that is not known again yet.
+    /// The part of that which is not known again yet.
     pub fn remembered(&self) -> Saved {
         self.remembered.clone()
     }
@@ -154,8 +154,8 @@ impl Fleet {
         remembered.retain(|name| members.iter().any(|member| &*member.name == name || may_be(member, name)));
     }
 
-    /// What is known of the engine at `place`, by its name, if it says which process it is; of what it has told itself
-    /// what an earlier process of ours knew and nobody has used yet.
+    /// What is known of the engine at `place`, with its name, if it says which process it is. Of its events only what
+    /// an earlier process of ours knew and is not used yet.
     pub fn saved(&self, place: usize) -> Option<(Arc<str>, Engine)> {
         let member = self.member(place)?;
         let tenancy = member.now.as_ref()?;
@@ -164,7 +164,7 @@ impl Fleet {
         Some((Arc::clone(&member.name), Engine { process, remembered, rows: self.rows(tenancy.id) }))
     }
 
-    /// By place, what becomes another whenever [`Fleet::saved`] does, but where only the order of age does.
+    /// Marks, by place, that change whenever [`Fleet::saved`] does, except if only the order of age changes.
     pub fn marks(&self) -> Vec<(Arc<str>, Option<Process>, Figures)> {
         let mark = |member: &Member| {
             let now = member.now.as_ref();
@@ -195,8 +195,8 @@ impl Fleet {
         copied.ok().map(|()| Rows { layout: index.layout(), bytes: rows })
     }
 
-    /// Whether the engine at `place` will be listened to in this form. Who has not said yet what it serves may be,
-    /// where any is.
+    /// Whether the engine at `place` may be listened to in this form. One that has not said yet what it serves may be,
+    /// if any engine is.
     fn may_hear(&self, place: usize, form: u64) -> bool {
         let Some(member) = self.member(place).filter(|member| member.upstream.kv_events != KvEvents::Off) else {
             return false;
@@ -207,8 +207,8 @@ impl Fleet {
         }
     }
 
-    /// An engine said for the first time which process it is:
-    /// what an earlier process of ours knew of that is known again.
+    /// Restores what an earlier process of ours knew of an engine,
+    /// which has said for the first time which process it is.
     pub(super) fn recall(&mut self, place: usize, id: EndpointId) {
         let Some(member) = self.member(place) else { return };
         let (name, process) = (Arc::clone(&member.name), member.now.as_ref().and_then(|tenancy| tenancy.process));
@@ -220,13 +220,13 @@ impl Fleet {
             self.notes(place, id, Unit::Steps);
         }
         let mut restored = 0;
-        // Where an engine tells all itself already, that is all there is.
+        // If the engine has told all itself already, that counts alone.
         let is_told = self.tenancy(place, id).is_some_and(|tenancy| tenancy.truth.ladder.said() == Tells::All);
         let rows = known.rows.filter(|rows| rows.layout == index.layout());
         for row in rows.iter().filter(|_| !is_told).flat_map(|rows| rows.bytes.chunks_exact(ROW_BYTES)) {
             let (parent, block) = row.split_at(ROW_BYTES / 2);
             let Some(block) = row_of(block) else { break };
-            // One whose parent did not fit does not fit either.
+            // A row whose parent did not fit does not fit either.
             restored += u32::from(index.restore(row_of(parent), block, id).unwrap_or(false));
         }
         let is_told = known.remembered.is_some();

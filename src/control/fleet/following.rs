@@ -11,8 +11,8 @@ use crate::control::keys::Keys;
 use crate::control::member::Member;
 
 impl Fleet {
-    /// Keys that wait for a restart by what is in use, whatever the process was started with: an index is made when a
-    /// pool first needs it. More engines than were thought of then are served, and cold.
+    /// Keys that wait for a restart because of what is in use, not of what the process was started with: an index is
+    /// made when a pool first needs it. Engines beyond those it was made for are served, and cold.
     pub fn waits_for_restart(&self) -> impl Iterator<Item = &'static str> {
         let resized = self.caches.is_of_other_size(&self.config).then_some("limits.index_bytes");
         resized.into_iter().chain(self.caches.lacks_seats(&self.config).then_some("upstream"))
@@ -72,7 +72,7 @@ impl Fleet {
                 self.let_finish(member.endpoint(tenancy), now);
             }
         }
-        // Also those that have another address under the same name.
+        // Also members that have another address under the same name.
         self.members.iter_mut().for_each(|member| self.bank.returns(member));
         self.forget_the_gone();
         self.forget_unconfigured();

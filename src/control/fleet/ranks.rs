@@ -12,23 +12,23 @@ use crate::control::scrape::Reading;
 use crate::counters::{Barred, Outcomes};
 use crate::fleet::{EndpointId, Health};
 
-/// Where a server is, and which endpoints its ranks are there: one, unless each of several is chosen by itself.
+/// A server's address, and the endpoints of its ranks: one, unless the front chooses among several ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Of all of them.
+    /// The address of all of its ranks.
     pub address: SocketAddr,
-    /// In their order.
+    /// The ranks, in their order.
     pub ranks: Vec<Seated>,
 }
 
-/// One of them.
+/// One rank that has an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seated {
     /// See [`Member::place`].
     pub place: usize,
     /// The endpoint that it has now.
     pub id: EndpointId,
-    /// Its number, where there are several.
+    /// Its number, if there are several.
     pub rank: Option<u16>,
 }
 
@@ -50,7 +50,7 @@ impl Fleet {
         ranks.map(|member| member.place).collect()
     }
 
-    /// A server that says by one of its ranks that it takes no more takes none by the others.
+    /// Bars all ranks of a server if one of them said that it is shutting down.
     pub(super) fn bar_servers(&self, outcomes: &Outcomes) {
         for member in self.members.iter().filter(|member| member.upstream.rank.is_some()) {
             let Some(tenancy) = &member.now else { continue };
@@ -62,13 +62,13 @@ impl Fleet {
         }
     }
 
-    /// Whether one that is out may be tried, once its time is over. Of a server that is out with all its ranks the
-    /// first alone: were it not back, as many requests would fail there as it has ranks. The next follows where nothing
-    /// came of that one for as long as the shortest bar, and all at once where the server is back, or anything that it
-    /// serves is served by nobody else: the first would get all requests for that.
+    /// Whether a member that is out may be tried, once its time is over. Of a server that is out with all its ranks
+    /// only the first may: if the server were not back, as many requests would fail there as it has ranks. The next one
+    /// follows if that trial has no outcome for as long as the shortest ejection. All may at once if the server is
+    /// back, or if it serves anything that no other server does: the first would get all requests for that.
     pub(super) fn may_be_tried(&self, at: usize, now: Instant) -> bool {
         let Some(member) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return true };
-        // Else they would be tried together, once what hides it is over.
+        // Else ranks would be tried together, once what hides the ejection is over.
         if member.health() != Some(Health::Ejected) {
             return false;
         }
@@ -83,12 +83,12 @@ impl Fleet {
             || !self.is_served_elsewhere(member)
     }
 
-    /// Whether others in service serve all that this one's server does; of one that has not said what that is, whether
-    /// there is another of which nobody knows it.
+    /// Whether others in service serve all that this one's server does; if it has not said what it serves, whether
+    /// there is another that has not either.
     fn is_served_elsewhere(&self, member: &Member) -> bool {
         let any_known = pools::any_known(&self.members);
         let is_elsewhere = |other: &&Member| {
-            // One that has lost its models is in no pool.
+            // A member that has lost its models is in no pool.
             !other.upstream.is_of_server(&member.upstream)
                 && is_in_service(other)
                 && !(any_known && other.has_lost_its_models())
@@ -102,7 +102,8 @@ impl Fleet {
         })
     }
 
-    /// A rank on trial said that its server ends: those that were to be tried behind it wait as it does.
+    /// Notes that a rank on trial said that its server is shutting down: the ranks that were to be tried after it wait
+    /// as long as it does.
     pub(super) fn end_with(&mut self, at: usize, now: Instant) {
         let config = Arc::clone(&self.config);
         let Some(tried) = self.members.get(at).filter(|member| member.upstream.rank.is_some()) else { return };
@@ -112,9 +113,9 @@ impl Fleet {
         }
     }
 
-    /// A name with several addresses: the engine may listen on another one, by what came of its probes. Of several
-    /// ranks the first looks, and all go together, once the last of them has been told: one that went by itself would
-    /// be where nobody asks.
+    /// Moves an engine to another address of its name, if its probes say so. Of several ranks the first decides, and
+    /// all move together, once the last of them has been told of the probe: one that moved by itself would not be asked
+    /// there.
     pub(super) fn look_elsewhere(&mut self, place: usize, now: Instant) -> bool {
         let config = Arc::clone(&self.config);
         let Some(Server { address, ranks }) = self.server(place) else { return false };
@@ -135,9 +136,9 @@ impl Fleet {
         moved
     }
 
-    /// A page tells of these ranks of a server, each of which is yet to be [`Fleet::scraped`]. Where it does not say
-    /// when its process began, not each of them may show by what it counts that this is another one: who does shows it
-    /// for all, once.
+    /// Looks whether a page of metrics for these ranks of a server, each of which is yet to be [`Fleet::scraped`], is
+    /// another process's. If it does not say when its process began, not every rank's counters may show that: one that
+    /// does shows it for all, once.
     pub fn paged(&mut self, ranks: &[Seated], readings: &[Reading], now: Instant) {
         if ranks.iter().any(|rank| rank.rank.is_none()) || readings.iter().any(|reading| reading.started.is_some()) {
             return;
@@ -166,14 +167,14 @@ impl Fleet {
         }
     }
 
-    /// Where the first rank of its server is that is anywhere, of one with several.
+    /// The address of its server's first rank that has one, if the server has several ranks.
     pub(super) fn address_of_first(&self, member: &Member) -> Option<SocketAddr> {
         member.upstream.rank?;
         self.of_server(member).find_map(|other| Some(other.now.as_ref()?.address))
     }
 
-    /// Whether the log is told by this one what it is to be told once for all ranks of a server: by the first of them
-    /// that is anywhere, which stand side by side.
+    /// Whether this member logs what is to be logged once for all ranks of a server: the first of them that has an
+    /// address does.
     pub(super) fn speaks_for_server(&self, at: usize) -> bool {
         let (before, here) = self.members.split_at(at);
         let is_beside = |other: &&Member| here.first().is_some_and(|member| other.upstream.is_beside(&member.upstream));

@@ -10,12 +10,12 @@ use crate::counters::Counted;
 use crate::fleet::{EndpointId, Room, Turnover};
 use crate::snapshot::Pool;
 
-/// What others had in an engine's cache is believed for so long after it was told: their requests may have ended since,
+/// How long after a reading it is believed what others have in an engine's cache: their requests may have ended since,
 /// and ours would wait for room that is there.
 pub(super) const OTHERS_LAST: Duration = Duration::from_secs(60);
 
-/// Caches of which none can be chosen are said once for each address. `is_back`: it is another process than the one
-/// before, which told when it began, and no new one.
+/// Logs once for each address that several caches are there among which the front cannot choose. `is_back`: another
+/// process than the one before answered, and it is not a new one.
 fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
     let (ranks, from, configured) = (reading.ranks, reading.ranks_from, member.upstream.ranks);
     if is_back && reading.started.is_some() && !std::mem::replace(&mut member.said_by_turns, true) {
@@ -24,7 +24,7 @@ fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
             "several engines answer at this address by turns, and none of their caches can be known: name each by an address of its own"
         );
     }
-    // One that names none may be without figures.
+    // An engine that names no ranks may be without figures.
     let is_as_configured = ranks.max(1) == configured as usize && (from == 0 || configured == 1);
     if is_as_configured || ranks == 0 || std::mem::replace(&mut member.said_ranks, true) {
         return;
@@ -62,7 +62,7 @@ fn say_who_is_there(member: &mut Member, reading: &Reading, is_back: bool) {
 }
 
 impl Fleet {
-    /// An engine's `/metrics` was read, while `ours` requests of ours were in flight there; or was not.
+    /// Takes in a reading of an engine's `/metrics`, with what was `ours` there; or that it could not be read.
     pub fn scraped(
         &mut self,
         place: usize,
@@ -81,7 +81,7 @@ impl Fleet {
         };
         tenancy.scrape_error = None;
         let theirs = reading.load.running.zip(reading.load.waiting).map(|(run, wait)| run.saturating_add(wait));
-        // What it counts as several tells nothing of others beside it.
+        // A request that it counts as several hides how many are others'.
         let foreign = theirs.filter(|_| ours.several == 0).map_or(0, |theirs| theirs.saturating_sub(ours.in_flight));
         let was_silent = tenancy.was_silent.take().is_some();
         let another = tenancy.is_another(&reading, was_silent);
@@ -126,7 +126,7 @@ impl Fleet {
         self.turned(place, id, since) || changed || asleep != was_asleep
     }
 
-    /// One could not be read.
+    /// Takes in that it could not be read.
     fn unread(&mut self, place: usize, id: EndpointId, why: String, now: Instant) -> bool {
         let stale = Duration::from_millis(self.config.control.stale_after_ms);
         let Some(tenancy) = self.tenancy(place, id) else { return false };
@@ -141,7 +141,8 @@ impl Fleet {
         cannot_say
     }
 
-    /// The first reply of a model told what its tokens stand for: until the next scrapes much may be sent there.
+    /// Sizes caches anew after a model's first reply told how many bytes its tokens stand for: until the next scrapes
+    /// much may be sent there.
     pub(super) fn size_caches(&mut self) {
         for at in 0..self.members.len() {
             let member = &self.members[at];
@@ -153,7 +154,7 @@ impl Fleet {
         }
     }
 
-    /// Looks what went out of an engine's cache in so long, and what has room there, of the size that is known by now.
+    /// Looks how much left an engine's cache since then, and how much has room there, by the size that is known by now.
     fn turned(&mut self, place: usize, id: EndpointId, since: Duration) -> bool {
         let cached = self.caches.figures(id.slot);
         self.tenancy(place, id).is_some_and(|tenancy| {
@@ -161,8 +162,8 @@ impl Fleet {
         })
     }
 
-    /// Drops readings too old to be believed, but for what they told of room, has the parts of the index as large as
-    /// they should be, and frees slots whose requests have ended: `counted` is asked for then.
+    /// Drops readings that are too old, except for what they told of room; makes parts of the index as large as they
+    /// should be; and frees slots whose requests have ended, for which it calls `counted`.
     pub fn tick(
         &mut self,
         now: Instant,
@@ -178,7 +179,7 @@ impl Fleet {
         let mut changed = false;
         for tenancy in self.members.iter_mut().filter_map(|member| member.now.as_mut()) {
             if let Some((_, at)) = &mut tenancy.reading {
-                // What was read behind the standstill is no older than it is.
+                // A reading from after the standstill must not become younger than now.
                 *at = (*at + stood_still).min(now);
             }
             if tenancy.reading.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) > stale) {

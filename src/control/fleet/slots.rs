@@ -1,4 +1,4 @@
-//! Slots: which endpoint has which, what it did there, and when one is free again.
+//! Slots: which endpoint has which, what it counted there, and when one is free again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use crate::counters::{Counted, Deeds};
 use crate::fleet::{Endpoint, EndpointId, Health};
 use crate::limits::ENDPOINTS_MAX;
 
-/// How long a slot rests at least after its endpoint left the pools.
+/// Least time that a slot rests after its endpoint left the pools.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) generation: u32,
-    /// An endpoint that was taken out, finishing what it has.
+    /// An endpoint that was taken out, and finishes its requests.
     pub(super) leaving: Option<Leaving>,
-    /// Whose it is until it is free.
+    /// Name of the engine that has it until it is free.
     pub(super) tenant: Option<Arc<str>>,
-    /// What stood at it when it was free last.
+    /// Its counts when it was last free.
     before: Deeds,
 }
 
@@ -35,17 +35,17 @@ pub(super) struct Leaving {
     epoch: u64,
     /// Probes in a row that the kernel there refused.
     refusals: u32,
-    /// Requests of ours that its engine has yet.
+    /// Requests of ours that its engine still has.
     running: u32,
 }
 
-/// By address, how many requests each has yet that was taken out there, and which rank it was, of several.
+/// Endpoints that were taken out, by address: how many requests each still has, and its rank if there are several.
 #[derive(Default)]
 pub(super) struct Leavers(HashMap<SocketAddr, Vec<(Option<u16>, u32)>>);
 
 impl Leavers {
-    /// An endpoint as shards are to see it: the engine at its address may have no more requests for another name, or
-    /// for having been taken out and added again. Where it has as many yet, it is full.
+    /// An endpoint as shards are to see it: its cap is lowered by what endpoints taken out at its address still have.
+    /// An engine gets no more requests for having another name, or for being taken out and added again.
     pub(super) fn beside(&self, endpoint: Endpoint) -> Endpoint {
         if endpoint.cap == Endpoint::NO_CAP {
             return endpoint;
@@ -68,10 +68,10 @@ impl Fleet {
         self.settle(at, address, self.course_of(at, now), now)
     }
 
-    /// How a member begins at another endpoint.
+    /// The health with which a member begins at another endpoint.
     fn course_of(&self, at: usize, now: Instant) -> Course {
         let member = &self.members[at];
-        // Where it was somewhere else before, a new process has begun, with an empty cache.
+        // If it was elsewhere before, a new process has begun, with an empty cache.
         let is_elsewhere = member.now.is_some() || member.gave_way;
         match is_elsewhere && self.others_serve(at) {
             true => Course::moved(&self.config.health, now),
@@ -79,9 +79,9 @@ impl Fleet {
         }
     }
 
-    /// A member that came while many were leaving may have a slot without a place in the index: it gets one with a
-    /// place as soon as there is one. It is the same process at the same address, and serves on. A member that is not
-    /// up waits until it is, since only its slot knows why.
+    /// Moves members to slots with a place in the index: one that came while many were leaving may have a slot without.
+    /// It is the same process at the same address, and serves on. A member that is not up waits until it is, since only
+    /// its slot knows why.
     pub(super) fn bring_in(&mut self, now: Instant) -> bool {
         let places = self.caches.places().min(self.slots.len());
         let free = self.slots[..places].iter().filter(|slot| slot.tenant.is_none()).count();
@@ -102,8 +102,8 @@ impl Fleet {
         any
     }
 
-    /// Where every slot is taken, a dead endpoint goes first, whose slot is then the member's once it has rested: it
-    /// would be asked for ever where it no longer is.
+    /// If every slot is taken, takes a dead endpoint out, whose slot is the member's once it has rested. Otherwise that
+    /// member would be asked for ever where it no longer is.
     fn make_room(&mut self, at: usize, now: Instant) -> bool {
         let is_full = self.slots.len() >= ENDPOINTS_MAX && self.slots.iter().all(|slot| slot.tenant.is_some());
         let Some(member) = self.members.get_mut(at).filter(|member| is_full && member.health() == Some(Health::Down))
@@ -136,7 +136,7 @@ impl Fleet {
         first.or(member.addresses.first().copied()).filter(|_| !stays)
     }
 
-    /// Gives a member an endpoint at `address`; the one it had finishes what it has.
+    /// Gives a member an endpoint at `address`; the one it had finishes its requests.
     pub(super) fn settle(&mut self, at: usize, address: SocketAddr, course: Course, now: Instant) -> bool {
         let Some(id) = self.take_slot(Arc::clone(&self.members[at].name)) else {
             tracing::warn!(%address, "every endpoint slot is taken; the address is not used until one is free");
@@ -147,7 +147,7 @@ impl Fleet {
         true
     }
 
-    /// A member's endpoint is this one from now on; the one it had finishes what it has.
+    /// Makes this a member's endpoint; the one it had finishes its requests.
     fn put(&mut self, at: usize, next: Tenancy, now: Instant) {
         let (id, member) = (next.id, &mut self.members[at]);
         if member.now.is_some() {
@@ -157,7 +157,7 @@ impl Fleet {
         }
         let old = member.now.replace(next).map(|old| (self.caches.part(old.id), member.endpoint(&old)));
         let (part, endpoint) = old.unzip();
-        // The one before goes first: what it had of the index is this one's, and nobody else's.
+        // The one before goes first, so that its part of the index goes to this one and no other.
         if let Some(endpoint) = endpoint {
             self.let_finish(endpoint, now);
         }
@@ -165,7 +165,7 @@ impl Fleet {
         self.pools.membership_changed();
     }
 
-    /// An endpoint gets nothing new; its slot is free once it has finished what it has.
+    /// Takes an endpoint out: it gets nothing new, and its slot is free once its requests have ended.
     pub(super) fn let_finish(&mut self, endpoint: Endpoint, now: Instant) {
         let slot = usize::from(endpoint.id.slot);
         self.caches.forget(endpoint.id.slot);
@@ -173,14 +173,14 @@ impl Fleet {
         self.slots[slot].leaving = Some(Leaving { endpoint, since: now, epoch: self.epoch, refusals: 0, running: 0 });
     }
 
-    /// Endpoints that were taken out and have something yet, and where they are.
+    /// Endpoints that were taken out and still have requests, with their addresses.
     pub fn leaving(&self, in_flight: impl Fn(u16) -> u32) -> Vec<(EndpointId, SocketAddr)> {
         let endpoints = self.slots.iter().filter_map(|slot| Some(&slot.leaving.as_ref()?.endpoint));
         let busy = endpoints.filter(|endpoint| in_flight(endpoint.id.slot) > 0);
         busy.map(|endpoint| (endpoint.id, endpoint.address)).collect()
     }
 
-    /// One of them was probed, and its kernel refused that or did not. Returns whether shards must know.
+    /// Takes in a probe of one of them, which its kernel refused or not. True: shards must know.
     pub fn probed_leaving(&mut self, id: EndpointId, refused: bool) -> bool {
         let slot = self.slots.get_mut(usize::from(id.slot));
         let Some(leaving) = slot.and_then(|slot| slot.leaving.as_mut()).filter(|leaving| leaving.endpoint.id == id)
@@ -193,8 +193,8 @@ impl Fleet {
         std::mem::replace(&mut leaving.endpoint.refuses_probes, refuses) != refuses
     }
 
-    /// Looks how many requests those have yet that were taken out. Whether shards must know: an engine at the same
-    /// address may have so many fewer.
+    /// Looks how many requests endpoints that were taken out still have. True: shards must know, since an engine at the
+    /// same address may have so many fewer.
     pub(super) fn look_at_leaving(&mut self, running: impl Fn(u16) -> u32) -> bool {
         let mut changed = Vec::new();
         for leaving in self.slots.iter_mut().filter_map(|slot| slot.leaving.as_mut()) {
@@ -208,7 +208,7 @@ impl Fleet {
         !changed.is_empty() && capped.any(|tenancy| changed.contains(&tenancy.address))
     }
 
-    /// What runs yet at endpoints that were taken out.
+    /// What still runs at endpoints that were taken out.
     pub(super) fn leavers(&self) -> Leavers {
         let mut leavers = Leavers::default();
         let leaving = self.slots.iter().filter_map(|slot| slot.leaving.as_ref());
@@ -218,21 +218,21 @@ impl Fleet {
         leavers
     }
 
-    /// Slots and whose they are, of those that were taken out as well, for as long as they have something.
+    /// Slots with their engines' names; also of endpoints that were taken out, for as long as they have requests.
     pub fn tenants(&self) -> impl Iterator<Item = (u16, &Arc<str>)> {
         (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.tenant.as_ref()?)))
     }
 
-    /// Frees slots whose endpoints have finished what they had, for members that wait for one: what these did is kept
-    /// by their names.
+    /// Frees slots whose endpoints have finished their requests, for members that wait for one; their counts are kept
+    /// by name.
     pub(super) fn free_slots(
         &mut self,
         now: Instant,
         in_flight: impl Fn(u16) -> u32,
         counted: impl FnOnce(&[u16]) -> Counted,
     ) -> bool {
-        // A shard that stood still in the middle of a turn goes on with its snapshot of before, and what it sends to
-        // the endpoint that left would be counted as the next tenant's.
+        // A shard that stood still in the middle of a turn goes on with its old snapshot, and what it sends to the
+        // endpoint that left would be counted as the next one's.
         let rested = |slot: &Slot| {
             let leaving = slot.leaving.as_ref();
             leaving.is_some_and(|leaving| {
@@ -245,7 +245,7 @@ impl Fleet {
         if free.is_empty() {
             return false;
         }
-        // Behind the look at what is in flight: all that was counted there shows.
+        // After the look at what is in flight, so that all counts of these requests are in.
         let counted = counted(&free);
         for index in free {
             let slot = &mut self.slots[usize::from(index)];
@@ -267,7 +267,7 @@ impl Fleet {
         true
     }
 
-    /// What each endpoint did, by name, whichever slots it has and had; of those that left, the last ones.
+    /// The counts of each engine, by name, over all slots that it has had; of engines that left, the last ones.
     pub fn deeds(&self, counted: &Counted) -> BTreeMap<Arc<str>, Deeds> {
         let mut deeds = self.bank.deeds();
         for (index, tenant) in self.tenants() {
@@ -284,7 +284,7 @@ impl Fleet {
         self.bank.forget(&here);
     }
 
-    /// A free slot, under a generation it never had.
+    /// A free slot, with a generation that it never had.
     fn take_slot(&mut self, tenant: Arc<str>) -> Option<EndpointId> {
         let free = self.slots.iter().position(|slot| slot.tenant.is_none());
         let index = free.unwrap_or(self.slots.len());

@@ -1,4 +1,5 @@
-//! What the fleet knows of its engines' caches beside what was predicted of them, and what an empty one undoes.
+//! How the fleet compares what is known of its engines' caches with predictions, and what it undoes when a cache is
+//! empty.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,12 +17,12 @@ use crate::snapshot::Pool;
 pub struct Moved {
     /// Its engine's name.
     pub engine: Arc<str>,
-    /// Where it is, and why.
+    /// The rung that it is on, and why.
     pub ladder: Ladder,
 }
 
 impl Fleet {
-    /// Compares what was predicted with what is known by now. Answers which endpoints are on another rung, and whether
+    /// Compares what was predicted with what is known by now. Returns which endpoints are on another rung, and whether
     /// shards must know.
     pub fn compare(&mut self, predictions: &Predictions, now: Instant) -> (Vec<Moved>, bool) {
         let (mut moved, mut first_told) = (Vec::new(), false);
@@ -44,8 +45,8 @@ impl Fleet {
         (moved, changed)
     }
 
-    /// Another process answers there: its cache is empty, and nothing wrong is known of it,
-    /// nor of what requests came to.
+    /// Takes in that another process answers there: its cache is empty, and faults of the one before,
+    /// in predictions or requests, are not its own.
     pub(super) fn begin_anew(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
         let config = Arc::clone(&self.config);
         if let Some(tenancy) = self.tenancy(place, id) {
@@ -54,7 +55,7 @@ impl Fleet {
         self.empty_cache(place, id, tokens, now);
     }
 
-    /// Its cache is empty, or may be, and nothing wrong is known of it. `tokens`: how many it holds.
+    /// Takes in that its cache is empty, or may be, and takes back doubts about it. `tokens`: how many it can hold.
     pub(super) fn empty_cache(&mut self, place: usize, id: EndpointId, tokens: Option<u64>, now: Instant) {
         let token_bytes = self.member(place).map_or(Pool::TOKEN_BYTES, |member| self.token_bytes(member));
         let Some(tenancy) = self.tenancy(place, id) else { return };
@@ -66,17 +67,17 @@ impl Fleet {
         tenancy.turnover = Turnover::default();
         let unit = tenancy.unit;
         self.caches.empty(id, tokens, token_bytes, unit);
-        // It may serve others than the one before, and no failed probe tells of a restart that is quick.
+        // It may serve other models than the one before, and no failed probe tells of a quick restart.
         if let Some(member) = self.members.iter_mut().find(|member| member.place == place) {
             member.doubt_models();
             member.models_wanted.notify_one();
         }
     }
 
-    /// Bytes that a token stands for at one engine: as it told itself, else as those told who serve the same.
+    /// Bytes that a token stands for at one engine: as learnt from itself, else from others that serve the same models.
     pub(super) fn token_bytes(&self, member: &Member) -> f32 {
         let told = |member: &Member| member.now.as_ref()?.truth.calibration.token_bytes();
-        // Most have told or nobody has: lists are compared for the others alone.
+        // Mostly all engines have told or none has: lists of models are compared for the others alone.
         let all_told = || self.members.iter().filter_map(|other| Some((other, told(other)?)));
         let others = || all_told().filter(|(other, _)| other.shares_a_model(member)).map(|(_, told)| told);
         told(member).unwrap_or_else(|| calibration::mean(others()))

@@ -41,7 +41,7 @@ impl Course {
         Some(Turn::Ejected(why, self.last))
     }
 
-    /// Twice as long as the last time in a row.
+    /// Ejects it, for twice as long as the last time in a row.
     fn eject(&mut self, rules: &Rules, now: Instant) {
         let doubled = rules.eject_ms.saturating_mul(1 << self.row.min(32));
         self.last = Duration::from_millis(doubled.min(rules.eject_ms_max));

@@ -14,7 +14,7 @@ pub struct Failure {
 pub enum How {
     /// The kernel there refused or reset the connection.
     Refused,
-    /// Nobody took the connection, or nothing leads there.
+    /// The connection was not taken in time, or nothing leads there.
     Unconnected,
     /// It took the connection, and no answer came in time: the engine may be busy.
     Silent,

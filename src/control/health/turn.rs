@@ -11,7 +11,7 @@ use crate::limits::FAULTS_IN_A_ROW_MAX;
 pub enum Why {
     /// Requests in a row failed by its fault.
     Faults,
-    /// One did while it was on trial.
+    /// One request failed while it was on trial.
     Trial,
     /// It said that it is shutting down.
     Drain,
@@ -34,7 +34,7 @@ impl Why {
 pub struct Trouble {
     /// Why it was.
     pub why: Why,
-    /// What the fault was that had it barred, where one had.
+    /// The fault for which it was barred, if it was for one.
     pub last: Option<Count>,
 }
 
@@ -62,11 +62,11 @@ pub enum Turn {
     Slow,
     /// Answers them in time again.
     InTime,
-    /// Gets nothing new for so long.
+    /// Gets nothing new for this time.
     Ejected(Why, Duration),
     /// Failed, and stays, because too many others are out.
     Spared,
-    /// Failed, and stays, too soon to say it again: faults may go on as fast as requests come.
+    /// Failed, and stays; too soon to be logged again, since faults may go on as fast as requests come.
     SparedAgain,
     /// Gets one request at a time, beside what is open there from before.
     Trial,

@@ -1,5 +1,5 @@
-//! What a batch changes, piece by piece: control has more to do than to listen to one engine, whatever that says. Who
-//! does so has the turn: nobody else changes what is known of the engine meanwhile, but whoever ends it.
+//! Applies a batch piece by piece: control has more to do than to listen to one engine, however much that says. The
+//! task that does so holds the turn: meanwhile only the end of listening changes what is known of the engine.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -15,11 +15,11 @@ use crate::limits::MIRROR_BLOCKS_MAX;
 use crate::mirror::{Halt, Mirror, Reading, Stint, Telling};
 use crate::prefix;
 
-/// What comes behind a piece.
+/// What is to be done after a piece.
 enum Next {
     Nothing,
     Another,
-    /// The rank's cache is empty, or is not known any more: it is `given_up`.
+    /// Empty the rank: its cache is empty, or (`given_up`) is not known any more.
     Empty {
         given_up: bool,
     },
@@ -32,7 +32,7 @@ impl Hearing {
             return;
         }
         self.inner().midst = Some(number);
-        // What was before the last of several clears is gone with it.
+        // Events before the last clear have no effect.
         let begin = batch.events().rposition(|event| event == Event::Cleared).unwrap_or(0);
         let (mut events, mut done) = (batch.events().skip(begin).peekable(), 0);
         loop {
@@ -47,7 +47,7 @@ impl Hearing {
         self.say_partial();
     }
 
-    /// Knows the rank; false where there are too many, or as many blocks as are known of any engine.
+    /// Makes the rank known if it is new; false if there are too many ranks.
     async fn meet(&self, number: u32, since: f64) -> bool {
         let blocks_max = {
             let inner = self.inner();
@@ -57,13 +57,13 @@ impl Hearing {
             let Some(blocks_max) = inner.newcomer() else { return false };
             blocks_max
         };
-        // Its tables are written over as they are made.
+        // On another thread: making its tables writes all of them.
         let Ok(mirror) = spawn_blocking(move || Mirror::new(blocks_max)).await else { return false };
         self.inner().ranks.insert(number, Rank { mirror, since });
         true
     }
 
-    /// `done`: blocks of the first event that are done with.
+    /// Applies the next piece. `done`: blocks of the first event that were applied before.
     fn piece<'b>(&self, number: u32, events: &mut Peekable<impl Iterator<Item = Event<'b>>>, done: &mut usize) -> Next {
         let inner = &mut *self.inner();
         let Some(mut rank) = inner.ranks.remove(&number) else { return Next::Nothing };
@@ -95,13 +95,14 @@ impl Hearing {
         next
     }
 
-    /// A rank holds nothing, or nobody knows what. Millions of blocks are let go of beside control's thread.
+    /// Empties a rank that holds nothing, or of which it is not known what it holds. Millions of blocks are freed on
+    /// another thread than control's.
     async fn empty_rank(&self, number: u32, given_up: bool) {
         let mut mirror = {
             let inner = &mut *self.inner();
             let Some(rank) = inner.ranks.get_mut(&number) else { return };
             let mirror = rank.aside();
-            // What was sent there is gone as well; what other ranks hold is not.
+            // What was noted for prompts sent there is gone as well; `retell` brings back what other ranks hold.
             if !given_up || inner.is_noted {
                 self.empty(inner);
             }
@@ -120,7 +121,7 @@ impl Hearing {
         self.retell().await;
     }
 
-    /// Has the index hold what the engine said that it holds, where it is to.
+    /// Notes in the index all that the engine said that it holds, if it is to be noted.
     pub(super) async fn retell(&self) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
         for number in numbers {
@@ -141,7 +142,7 @@ impl Hearing {
         rank.mirror.retell_on(telling, &mut notes, &mut Stint::default())
     }
 
-    /// The engine has more blocks than was thought: mirrors get room for them, as far as there is any.
+    /// Gives mirrors more room if the engine has more blocks than was thought, as far as there is any.
     pub(super) async fn grow(&self, wanted: &ToHear) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
         for number in numbers {
@@ -153,7 +154,7 @@ impl Hearing {
                 inner.midst = Some(number);
                 (rank.aside(), most)
             };
-            // Cannot fail: there is more room than before.
+            // It cannot fail: there is more room than before.
             let grown = spawn_blocking(move || mirror.grown(most).unwrap_or(mirror)).await;
             let mut inner = self.inner();
             inner.midst = None;
@@ -163,9 +164,9 @@ impl Hearing {
         }
     }
 
-    /// An engine cannot hold all that is known of it: nobody knows what of that is gone. All goes, as where something
-    /// was missed: what was noted stays as what was sent there does, and the engine is known again when nearly all of
-    /// its blocks are.
+    /// Forgets ranks of which more is known than the engine can hold, since it is not known which part is gone. As
+    /// after missed events, what was noted ages like what was sent there, and the engine is known again when nearly all
+    /// of its blocks are.
     pub(super) async fn shed(&self) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
         for number in numbers {
@@ -191,7 +192,7 @@ impl Hearing {
 }
 
 impl Rank {
-    /// Its mirror, to be changed elsewhere.
+    /// Takes its mirror out, to be changed on another thread.
     fn aside(&mut self) -> Mirror {
         let counts = self.mirror.counts();
         mem::replace(&mut self.mirror, Mirror::counted(counts))
@@ -201,7 +202,7 @@ impl Rank {
 impl Drop for Rank {
     fn drop(&mut self) {
         let mirror = self.aside();
-        // Many blocks take a while to let go of, and this may be control's thread.
+        // Freeing many blocks takes a while, and this may be control's thread.
         if let Some(runtime) = tokio::runtime::Handle::try_current().ok().filter(|_| mirror.blocks() > 0) {
             drop(runtime.spawn_blocking(|| drop(mirror)));
         }
@@ -215,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// Room of each mirror where there are to be so many blocks; 0: as there is.
+    /// Blocks that each mirror is to have room for; 0: as many as it has.
     pub(super) fn most(&self, wanted: &ToHear) -> u32 {
         let grows = wanted.blocks > 0 && wanted.blocks != self.blocks && wanted.blocks_max > self.blocks_max;
         let each = MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32;

@@ -1,16 +1,16 @@
-//! What is counted of one engine's word, for metrics.
+//! What is counted of one engine's KV events, for metrics.
 
 use super::socket::Socket;
 use super::{Hearing, Rank};
 use crate::kvevents::Counts;
 use crate::mirror::{self, Mirror};
 
-/// For metrics.
+/// Figures of one engine, for metrics.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Figures {
-    /// Of all its sockets.
+    /// Counts of all its sockets.
     pub counts: Counts,
-    /// Of all its ranks.
+    /// Counts of all its ranks' mirrors.
     pub mirrored: mirror::Counts,
     /// KV blocks known by name.
     pub blocks: u64,
@@ -20,12 +20,12 @@ pub struct Figures {
     pub bytes_max: usize,
     /// Seconds from the engine's clock to ours at the last batch.
     pub lag_seconds: f64,
-    /// When that came, in seconds since 1970 by our clock; 0: none did.
+    /// When the last batch came, in seconds since 1970 by our clock; 0: none did.
     pub came: f64,
 }
 
 impl Figures {
-    /// With what was counted before. What was known then is known no more.
+    /// Adds the counts of a hearing before this one. Its gauges are left out: what was known then is known no more.
     pub fn add(&mut self, before: &Figures) {
         self.counts.add(&before.counts);
         self.mirrored.add(&before.mirrored);
@@ -34,7 +34,7 @@ impl Figures {
 }
 
 impl Hearing {
-    /// For metrics.
+    /// Its figures as of now.
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
         let mut figures = Figures {

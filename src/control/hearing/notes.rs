@@ -1,4 +1,4 @@
-//! What a mirror tells, noted in the index; and what the index did not take, for as long as it is owed.
+//! Notes what a mirror tells in the index, and keeps the notes that the index did not take until it does.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,29 +8,30 @@ use crate::fleet::EndpointId;
 use crate::index::{Index, Missed, Origin};
 use crate::mirror;
 
-/// So many are noted later one by one. Where more were missed, all that the engine holds is told of again.
+/// Most notes that are kept to be noted later one by one. If more were missed, all that the engine holds is noted
+/// again.
 const OWED_MAX: usize = 4_096;
 
 /// What the index is told of one link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
-    /// That it is held, or that it is no more.
+    /// Whether it is held now, or no longer.
     pub holds: bool,
-    /// Behind this one, where it is held.
+    /// The link that it follows, if it is held.
     pub after: Option<u64>,
     pub link: u64,
 }
 
-/// What the index did not take: a shard may stand still for long while it writes there.
+/// What the index did not take: a shard may stand still for a long time while it writes there.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    /// In the order in which they were told.
+    /// The notes, in the order in which they were told.
     notes: Vec<Note>,
-    /// More than these: next to nothing of the endpoint is there.
+    /// More than these were missed: next to nothing of the endpoint is in the index.
     is_lost: bool,
-    /// It has yet to hear whether what shards choose the endpoint for is a promise.
+    /// The index has yet to be told whether choices of the endpoint are promises.
     pub promises: bool,
-    /// It was waited for in vain, and has not been free since.
+    /// The index was waited for in vain, and has not been free since.
     is_stuck: bool,
     missed: u64,
 }
@@ -41,17 +42,17 @@ impl Owed {
         self.missed
     }
 
-    /// Whether all that the engine holds is to be told of again; until then nothing is noted.
+    /// Whether all that the engine holds is to be noted again; until then nothing is.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// What is to be noted one by one.
+    /// Takes the notes that are to be noted one by one.
     pub fn take(&mut self) -> Vec<Note> {
         mem::take(&mut self.notes)
     }
 
-    /// All that was noted is gone: it is told of anew, if at all.
+    /// Forgets all notes, since all that was noted is gone.
     pub fn forget(&mut self) {
         (self.notes, self.is_lost) = (Vec::new(), false);
     }
@@ -60,10 +61,11 @@ impl Owed {
         self.missed += 1;
         self.is_stuck = why == Missed::Busy;
         match why {
-            // It may stand on one of these.
+            // The link that it follows may be one of the missed ones.
             Missed::Orphan if self.notes.is_empty() => {}
             Missed::Busy | Missed::Orphan if self.notes.len() < OWED_MAX => self.notes.push(note),
-            // It could not be emptied, and is nobody's until it is. One beyond the index is told of nowhere.
+            // The slot could not be emptied, and is no endpoint's until it is. An endpoint without a seat in the index
+            // is noted nowhere.
             Missed::NotTheirs if !has_seat => {}
             Missed::Busy | Missed::Orphan | Missed::NotTheirs => {
                 self.forget();
@@ -73,11 +75,11 @@ impl Owed {
     }
 }
 
-/// The index, as a mirror tells it.
+/// The index as a mirror writes to it.
 pub(super) struct Notes<'a> {
     pub index: &'a Index,
     pub id: EndpointId,
-    /// Of the engine's other ranks, which are one cache for whoever asks.
+    /// The engine's other ranks, which are one cache together with this one for choices.
     pub others: &'a BTreeMap<u32, Rank>,
     pub is_noted: bool,
     pub owed: &'a mut Owed,
@@ -94,7 +96,8 @@ impl Notes<'_> {
         }
     }
 
-    /// Waits for who writes, once: whoever stands still there would be waited for with each link.
+    /// Notes one link. A busy index is waited for once: a thread that stands still there would otherwise be waited for
+    /// with each link.
     fn tell(&self, note: Note) -> Result<(), Missed> {
         if self.owed.is_stuck {
             self.index.unclaimed(self.id)?;

@@ -1,4 +1,4 @@
-//! What is said, when it begins, of an engine whose events fall short: its rung alone would not tell why.
+//! Log lines for an engine whose events fall short, when that begins: its rung alone would not tell why.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use crate::limits::KV_STRANGERS_MAX;
 use crate::mirror::Mirror;
 
 impl Hearing {
-    /// What it publishes at may be misspelt, or another's; and of strangers, each of whom may be the engine.
-    /// Of one that was heard before its rung tells.
+    /// Says why a socket is not heard: its address may be misspelt or another's, or strangers connect there, each of
+    /// which may be the engine. Not said of a socket that was heard before, which its rung tells.
     pub(super) fn say_unheard(&self, socket: usize, why: Ended, inner: &mut Inner) {
         let never = |socket: &&Socket| !socket.has_connected();
         let stranger = match why {
-            // It says nothing of the engine.
+            // A want of this machine's says nothing of the engine.
             Ended::Want(_) => return,
             Ended::Stranger(who) => Some(who),
             _ => None,
@@ -33,7 +33,7 @@ impl Hearing {
         inner.said_unheard.push(stranger);
     }
 
-    /// It tells of no layers that see all of a prompt.
+    /// Says if it tells of no layers that see all of a prompt.
     pub(super) fn say_partial(&self) {
         let mut inner = self.inner();
         if !inner.any(Mirror::is_partial) {
@@ -45,11 +45,11 @@ impl Hearing {
         }
         tracing::warn!(
             engine = self.name().as_deref().unwrap_or_default(),
-            "this engine's KV events are of layers alone that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
+            "this engine's KV events are only of layers that see a part of a prompt (windows, states), which do not say what a prompt finds there: until it tells of others it is chosen for as by policy \"warm\", by what was sent there; that is the policy to set for such a model"
         );
     }
 
-    /// It speaks in a way that is not known here, or sends nonsense.
+    /// Says if some of its events cannot be read.
     pub(super) fn say_unread(&self, inner: &mut Inner) {
         let why = inner.sockets.iter().find_map(|socket| socket.counts.unread);
         // A new connection alone has read nothing yet.
@@ -64,7 +64,7 @@ impl Hearing {
         );
     }
 
-    /// What is listened to may be another's.
+    /// Says if it tells nothing while it computes: the address that is listened to may be another engine's.
     pub(super) fn say_silent(&self, inner: &mut Inner) {
         if !inner.silence.lasts() {
             inner.silent.over();
@@ -75,7 +75,7 @@ impl Hearing {
         }
         tracing::warn!(
             engine = self.name().as_deref().unwrap_or_default(),
-            "this engine is connected, and tells no KV events while it serves, as it counts in its /metrics: `kv_events`, `kv_replay` or `kv_topic` may be another's; until it tells something it is chosen for as by policy warm, by what was sent there"
+            "this engine is connected, but tells no KV events though it serves, by its /metrics: `kv_events`, `kv_replay` or `kv_topic` may be another's; until it tells something it is chosen for as by policy warm, by what was sent there"
         );
     }
 

@@ -1,15 +1,17 @@
-//! How far an engine is known by what it told, and what follows for the index.
+//! How far an engine is known by its events, and what follows for the index.
 
 use super::socket::{Course, Socket};
 use super::{Hearing, Inner};
 use crate::control::ladder::Tells;
 use crate::mirror::Mirror;
 
-/// An engine of which something was missed is known again when so many of a hundred of its blocks are.
+/// The part of its blocks, in percent, that has to be known of an engine before it is believed again after missed
+/// events.
 const KNOWN_PERCENT: u64 = 95;
 
 impl Hearing {
-    /// Says how far the engine is known, and has the index hold that. `again`: also where it was tried in vain.
+    /// Tells the fleet how far the engine is known, and has the index hold that. `again`: also if that was tried in
+    /// vain.
     pub(super) async fn settle(&self, again: bool) {
         self.doubt(&mut self.inner());
         let (tells, retells) = self.judge(again, &mut self.inner());
@@ -23,26 +25,26 @@ impl Hearing {
         self.doubt(&mut inner);
     }
 
-    /// An engine is not believed in full that would be taken for cold.
+    /// Takes an engine's rung back if the index lost its entries: it would be believed in full, and taken for cold.
     fn doubt(&self, inner: &mut Inner) {
         if inner.owed.is_lost() && inner.tells == Tells::All {
             self.say(Tells::Replaying, inner);
         }
     }
 
-    /// How far it is known, and whether the index has to be told of all that is.
+    /// How far it is known, and whether all of that has to be noted in the index again.
     fn judge(&self, again: bool, inner: &mut Inner) -> (Tells, bool) {
         let heard = inner.sockets.iter().all(|socket| socket.course == Course::Heard);
         let silent = inner.sockets.iter().any(|socket| socket.course == Course::Silent);
-        // Where nobody can be asked its next message is waited for, which may come in an hour.
+        // Without a replay socket its next message has to be waited for, which may come in an hour.
         let asked = inner.sockets.iter().any(Socket::is_asked);
         let tells = match (heard, silent) {
             (true, _) if self.is_whole(inner) => Tells::All,
             (false, false) if asked => Tells::Replaying,
             _ => Tells::Nothing,
         };
-        // What was sent there counts beside what it tells until that is all there is, and alone where it tells nothing
-        // of what prompts find.
+        // What was sent there counts beside what it tells until it has told all, and alone if it tells nothing of what
+        // prompts find.
         let partial = inner.any(Mirror::is_partial);
         if partial {
             self.distrust(inner);

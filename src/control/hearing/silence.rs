@@ -1,41 +1,43 @@
-//! An engine that is connected and tells nothing while it serves: what is listened to may be another's.
+//! Finds an engine that is connected and tells nothing while it serves: the address that is listened to may be another
+//! engine's.
 //!
-//! That it computes it says itself, by what it counts in its metrics. Of each prompt less than a block is left over,
-//! which is not told of; whatever was computed beyond that is blocks that were not there before, and no prompt that was
-//! found in the cache, or is shorter than a block, adds to them.
+//! Its metrics count what it computes. Of each prompt less than a block is left over, which events do not tell. All
+//! tokens computed beyond that are blocks that were not there before; prompts that were found in the cache, or are
+//! shorter than a block, add nothing to them.
 
 use std::time::{Duration, Instant};
 
 use crate::control::scrape::Reading;
 
-/// What is counted and what is told come by ways of their own: neither is waited for longer.
+/// Longest that metrics or events may lag: they come by ways of their own.
 const LATE_MAX: Duration = Duration::from_secs(5);
-/// So many blocks are computed before it should have told of one.
+/// Blocks that it may compute before it should have told one.
 const BLOCKS: u64 = 20;
-/// What is told of may be larger than what is counted: groups of layers have blocks of their own.
+/// Least tokens that a block is taken to have: events may tell of larger blocks than metrics do, since groups of layers
+/// have blocks of their own.
 const BLOCK_TOKENS_LEAST: u64 = 256;
 
 /// What an engine has counted since its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Computed {
-    /// When that was read.
+    /// When it was read.
     pub read: Instant,
-    /// Tokens of prompts that it looked up in its cache: of one that waits, with older vLLM, at each step anew.
+    /// Prompt tokens that it looked up in its cache; older vLLM counts those of a waiting prompt anew at each step.
     pub looked_up: u64,
-    /// Those that it found.
+    /// Prompt tokens that it found there.
     pub found: u64,
-    /// Tokens of prompts that are computed.
+    /// Tokens of the prompts that were computed.
     pub prompts: u64,
     /// Requests that have ended.
     pub ended: u64,
-    /// Those that have not.
+    /// Requests that have not ended.
     pub present: u64,
     /// Tokens in a block.
     pub block_size: u32,
 }
 
 impl Computed {
-    /// As its metrics have it, where they have all of it.
+    /// By its metrics, if they have all of it.
     pub fn of(reading: &Reading, read: Instant) -> Option<Computed> {
         let load = &reading.load;
         Some(Computed {
@@ -45,12 +47,12 @@ impl Computed {
             prompts: load.prompt_tokens_total?,
             ended: load.requests_total?,
             present: u64::from(load.running?) + u64::from(load.waiting?),
-            // Ranks that share a context tell of blocks of them all.
+            // Events of ranks that share a context tell blocks of all of them together.
             block_size: reading.block_size?.max(reading.match_unit.unwrap_or(0)),
         })
     }
 
-    /// How many blocks it has computed at least; none: it has begun to count anew.
+    /// The least number of blocks that it has computed since; `None`: it has begun to count anew.
     fn blocks_since(&self, before: &Computed) -> Option<u64> {
         let looked_up = self.looked_up.checked_sub(before.looked_up)?.min(self.prompts.checked_sub(before.prompts)?);
         let (found, ended) = (self.found.checked_sub(before.found)?, self.ended.checked_sub(before.ended)?);
@@ -61,13 +63,13 @@ impl Computed {
 
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    /// So many messages have come,
+    /// How many messages have come.
     messages: u64,
-    /// and none since then, while it was heard.
+    /// Since when none has come while it was heard.
     since: Option<Instant>,
-    /// What it had counted when what it told before was counted as well.
+    /// Its first counts that certainly include all that it told before.
     before: Option<Computed>,
-    /// Since when it has counted blocks that it did not tell of.
+    /// Since when it has counted blocks that it did not tell.
     owes: Option<Instant>,
     lasts: bool,
 }
@@ -78,7 +80,7 @@ impl Silence {
         self.lasts
     }
 
-    /// So many messages have come in all; whether nothing that it tells is missed now.
+    /// Looks at its counts. `messages`: how many have come in all. `is_heard`: nothing that it tells is missed now.
     pub fn look(&mut self, messages: u64, is_heard: bool, computed: Option<Computed>, now: Instant) {
         if messages != self.messages {
             *self = Silence { messages, ..Silence::default() };

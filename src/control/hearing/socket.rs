@@ -1,4 +1,4 @@
-//! One of an engine's sockets: how far it is heard, and whether the same process is still behind it.
+//! One of an engine's sockets: how far it is heard, and whether it still is the same process's.
 
 use std::mem;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kvevents::{Counts, Reached, Settings};
 
-/// Processes say to the second when they began; none tells of its cache within so many.
+/// Seconds after its beginning in which no process tells of its cache; processes say when they began to the second.
 const SLACK_SECONDS: f64 = 1.0;
 
 /// How far one of an engine's sockets is heard.
@@ -15,11 +15,11 @@ pub(super) enum Course {
     /// Not at all.
     #[default]
     Silent,
-    /// It has not said yet how that continues what it said before; it is asked, where it can be.
+    /// It is connected, and whether its messages continue those before is not known; it is asked if it can be.
     Asking,
-    /// It does, and may not have said all of it.
+    /// They do, and some may still be missing.
     Answering,
-    /// All that it says.
+    /// All its messages are heard.
     Heard,
 }
 
@@ -27,13 +27,13 @@ pub(super) enum Course {
 pub(super) struct Socket {
     pub course: Course,
     pub counts: Counts,
-    /// Those of its connections before it was asked anew.
+    /// Counts of its connections before the present one.
     pub earlier: Counts,
     turned_away: Arc<AtomicU64>,
     pub reached: Vec<Reached>,
-    /// Where it is.
+    /// Its address.
     pub at: String,
-    /// It can be asked what it knows.
+    /// Whether it has a replay socket, by which it can be asked for missed messages.
     replays: bool,
 }
 
@@ -47,7 +47,7 @@ impl Socket {
         self.counts.connected + self.earlier.connected > 0
     }
 
-    /// How many messages it has published to us.
+    /// How many of its messages have come.
     pub fn messages(&self) -> u64 {
         self.counts.messages + self.earlier.messages
     }
@@ -57,19 +57,19 @@ impl Socket {
         self.replays && matches!(self.course, Course::Asking | Course::Answering)
     }
 
-    /// Another process may be there. True: it is to be asked, on a connection of its own;
-    /// else its next message says so.
+    /// Notes that another process may be there. True: it is to be asked on a new connection;
+    /// else its next message will tell.
     pub fn doubt(&mut self) -> bool {
         self.course = if self.replays { Course::Silent } else { self.course.min(Course::Asking) };
         self.replays
     }
 
-    /// A process is there that began at this time, by the engine's clock. Answers the ranks that told of themselves
-    /// before that, by `since`: when what is known of them began. They have to begin anew.
+    /// Notes that the process there began at `began`, by the engine's clock. Returns the ranks that told of themselves
+    /// before that, which have to begin anew. `since`: when what is known of a rank began.
     pub fn forget_before(&mut self, began: f64, since: impl Fn(u32) -> Option<f64>) -> Vec<u32> {
         let is_older = |reached: &Reached| {
             let first = since(reached.rank).unwrap_or(reached.time).min(reached.time);
-            // 0: it does not say, or has told nothing.
+            // 0: the rank does not say when, or has told nothing.
             first > 0.0 && first < began + SLACK_SECONDS
         };
         let older: Vec<u32> = self.reached.iter().filter(|reached| is_older(reached)).map(|known| known.rank).collect();
@@ -80,24 +80,24 @@ impl Socket {
         older
     }
 
-    /// It is asked on another connection.
+    /// Prepares it for a new connection.
     pub fn begin_anew(&mut self) {
         self.course = Course::Silent;
         self.earlier.add(&mem::take(&mut self.counts));
     }
 
-    /// Those that are turned away are counted there from now on.
+    /// Sets where connections that are turned away are counted from now on.
     pub fn counts_strangers(&mut self, turned_away: Arc<AtomicU64>) {
         let before = mem::replace(&mut self.turned_away, turned_away);
         self.earlier.strangers += before.load(Ordering::Relaxed);
     }
 
-    /// How many there were since, as of now.
+    /// How many connections were turned away since then.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is missing of what it said.
+    /// Whether none of its messages is missing or unread.
     pub fn is_whole(&self) -> bool {
         self.counts.unread.is_none() && self.reached.iter().all(|rank| rank.is_whole)
     }

@@ -1,4 +1,4 @@
-//! What has changed beside an engine's events, looked at each second.
+//! Changes that come by other ways than an engine's events, looked at each second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -12,13 +12,13 @@ use crate::control::listen::ToHear;
 use crate::index::PROMISE_SECONDS;
 use crate::mirror::Mirror;
 
-/// So often what of them has expired is looked for in one turn. The rest, if there is more, is the next second's.
+/// How many times in one turn promises are looked for that have expired. The rest is left to the next second.
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// A cache that others found empty, another index, another size, more than it can hold, what the index was too busy
-    /// for, silence, promises that were not kept. Answers sockets behind which another process may be, which has to be
-    /// asked: on connections of their own.
+    /// Looks for a cache that was emptied for another reason, another index, another size, more blocks than it can
+    /// hold, notes that the index was too busy for, silence, and promises that were not kept. Returns sockets where
+    /// another process may be, which is to be asked on new connections.
     pub async fn tick(&self, wanted: &ToHear) -> Vec<usize> {
         let _turn = self.turn().await;
         self.grow(wanted).await;
@@ -65,7 +65,7 @@ impl Hearing {
             None => return Vec::new(),
         };
         if doubted {
-            // What has been sent there since is no promise there, and would stay.
+            // Prompts sent there since are not noted as promises, and would stay.
             inner.is_noted = false;
             self.empty(inner);
             self.keeper.fleet().notes(self.place, self.id, Unit::Blocks);
@@ -73,7 +73,7 @@ impl Hearing {
         anew
     }
 
-    /// What the index was too busy for is noted now, as far as it is still so.
+    /// Notes now what the index was too busy for, as far as it is still true.
     fn make_up(&self) {
         let inner = &mut *self.inner();
         let (notes, ranks, is_noted) = (inner.owed.take(), &inner.ranks, inner.is_noted);
@@ -106,8 +106,8 @@ impl Hearing {
 }
 
 impl Inner {
-    /// What an earlier process of ours knew is there later than what the engine tells:
-    /// its metrics did not answer at once.
+    /// Restores what an earlier process of ours knew, if that comes after the engine's first events,
+    /// since its metrics did not answer at once.
     fn recall_late(&mut self, wanted: &ToHear) -> Vec<usize> {
         if self.tells == Tells::All {
             wanted.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -115,7 +115,7 @@ impl Inner {
         if self.recall(wanted) { (0..self.sockets.len()).collect() } else { Vec::new() }
     }
 
-    /// A process is there that began at this time: what another told before goes. What this one told stays.
+    /// Forgets what was told before `began`, when the process that is there now began. What this one told stays.
     pub(super) fn forget_before(&mut self, began: f64) -> Vec<usize> {
         let (mut anew, mut gone) = (Vec::new(), Vec::new());
         for (number, socket) in self.sockets.iter_mut().enumerate() {
@@ -129,13 +129,14 @@ impl Inner {
         anew
     }
 
-    /// Another process may be there.
+    /// Notes that another process may be there; returns the sockets to be asked on new connections.
     fn doubt(&mut self) -> Vec<usize> {
         let sockets = self.sockets.iter_mut().enumerate();
         sockets.filter_map(|(number, socket)| socket.doubt().then_some(number)).collect()
     }
 
-    /// The engine has more blocks than was thought. A mirror that had too little room has to be told anew.
+    /// Takes in that the engine has more blocks than was thought. A mirror that had too little room has to be told
+    /// anew.
     fn resize(&mut self, wanted: &ToHear) -> Vec<usize> {
         let most = self.most(wanted);
         if wanted.blocks > 0 && wanted.blocks != self.blocks {

@@ -1,5 +1,5 @@
-//! What is known of the engines' caches: who listens to whom, what that says, and the file in which it outlasts this
-//! process.
+//! What is known of the engines' caches: which engines are listened to, what they tell, and the file in which that
+//! outlasts this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,26 +21,28 @@ use crate::fleet::EndpointId;
 use crate::index;
 use crate::publish::Process;
 
-/// How often what is known of caches is written down, if that has changed.
+/// How often what is known of caches is written down, if it has changed.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
-/// The pace at which long files are written: one of hundreds of engines, written each minute, would wear its disk out.
+/// The mean rate at which long files are written: one of hundreds of engines, written each minute, would wear its disk
+/// out.
 const SAVED_BYTES_PER_SECOND: u64 = 1 << 20;
-/// But this often at least: older files are of little use, since caches hold other prompts by then.
+/// Longest time between two writings: older files are of little use, since caches hold other prompts by then.
 const SAVED_AT_LEAST_EVERY: Duration = Duration::from_secs(30 * 60);
 
-/// Who is heard, by place, and by what name.
+/// The engines that are heard, by place, each with its name.
 pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
 
-/// Writing down what is known of caches.
+/// State of writing down what is known of caches.
 #[derive(Debug, Default)]
 pub struct Saving {
-    /// Held while the file is written. The places of engines of which the log has said that nothing is written.
+    /// Held while the file is written. Places of engines that the log was told are left out of the file.
     said: tokio::sync::Mutex<BTreeSet<usize>>,
     failures: AtomicU64,
     bytes: Arc<AtomicU64>,
 }
 
-/// Changes whenever what is to be written changes, or its file. Blocks that only became younger are no change.
+/// What was written last. It changes whenever what is to be written changes, or its file; blocks that only became
+/// younger are no change.
 #[derive(PartialEq)]
 struct State {
     file: PathBuf,
@@ -49,8 +51,8 @@ struct State {
 }
 
 impl Keeper {
-    /// Begins to listen to engines that are new, and ends it for those that are gone; the others are heard on, whatever
-    /// has changed beside them: what they told cannot be asked for again.
+    /// Begins to listen to engines that are new, and ends listening to those that are gone. Listening to the others
+    /// goes on, whatever else has changed: what they told cannot be asked for again.
     pub(super) fn listen(self: &Arc<Self>) {
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +72,7 @@ impl Keeper {
         }
     }
 
-    /// Stops listening for good: the process in this one's place waits for the ports that engines connect to.
+    /// Stops listening for good: the successor waits for the ports that engines connect to.
     pub fn listen_no_more(&self) {
         *self.ears.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let heard = std::mem::take(&mut *self.hearings());
@@ -81,7 +83,7 @@ impl Keeper {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An engine tells so much of its cache from now on.
+    /// Notes how much an engine tells of its cache from now on.
     pub fn tells(&self, place: usize, id: EndpointId, tells: Tells) {
         // Shards learn of it with the next look at what was predicted.
         if let Some(tenancy) = self.fleet().tenancy(place, id) {
@@ -89,7 +91,7 @@ impl Keeper {
         }
     }
 
-    /// Who is heard at this place from now on, if anybody.
+    /// Sets what is heard at this place from now on, if anything.
     pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
         let name = self.fleet().member(place).map(|member| Arc::clone(&member.name));
         let before = match name.zip(hearing) {
@@ -102,7 +104,7 @@ impl Keeper {
         }
     }
 
-    /// The engine at this place is heard no more: nobody will say what of its cache goes.
+    /// Ends hearing the engine at this place: what leaves its cache is no longer told.
     pub fn gives_up_hearing(&self, place: usize) {
         let hearing = self.hearings().get(&place).map(|(_, hearing)| Arc::clone(hearing));
         if let Some(hearing) = hearing {
@@ -111,7 +113,7 @@ impl Keeper {
         }
     }
 
-    /// What is known of the engines that are heard, by their names.
+    /// Figures of the engines that are heard, by their names.
     pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
         let heard = self.hearings().clone();
         let figures = |(name, hearing): (Arc<str>, Arc<Hearing>)| {
@@ -122,14 +124,14 @@ impl Keeper {
         heard.into_values().map(figures).collect()
     }
 
-    /// Writes down what is known of the engines' caches, where a file is configured for that. Answers whether it has
-    /// been.
+    /// Writes down what is known of the engines' caches, if a file is configured for that. Returns whether it was
+    /// written.
     pub async fn save(&self, process: &'static Process) -> bool {
         let path = self.config().control.caches_file.clone();
         if path.as_os_str().is_empty() {
             return false;
         }
-        // Two at a time would write one file.
+        // One writer at a time: there is one file.
         let mut said = self.saving.said.lock().await;
         self.say_who_is_left_out(&mut said);
         let written = self.write(&path, process).await;
@@ -145,7 +147,7 @@ impl Keeper {
         matches!(written, Ok(Some(_)))
     }
 
-    /// What is known of engines that could not be known again.
+    /// Says once of each engine that it is left out of the file, since it could not be told apart from another process.
     fn say_who_is_left_out(&self, said: &mut BTreeSet<usize>) {
         let is_left_out = |member: &&Member| {
             member.now.as_ref().is_some_and(|tenancy| tenancy.reading.is_some() && tenancy.process.is_none())
@@ -171,8 +173,8 @@ impl Keeper {
         }
     }
 
-    /// Answers how many bytes that were; `None`: nothing is known that a later process could use, or another process
-    /// writes the file by now.
+    /// Writes the file, and returns its bytes; `None`: nothing is known that a later process could use, or the
+    /// successor writes the file by now.
     async fn write(&self, path: &Path, process: &'static Process) -> io::Result<Option<u64>> {
         let places: Vec<usize> = self.fleet().members().iter().map(|member| member.place).collect();
         let least = self.fleet().rows_bytes();
@@ -184,10 +186,10 @@ impl Keeper {
         let mut writing = None;
         for place in places {
             let known = self.fleet().saved(place);
-            // Looked up now, and not before the others were written: an engine may have begun to be heard meanwhile.
+            // Looked up here and not before the loop: an engine may have begun to be heard while others were written.
             let hearing = self.hearings().get(&place).map(|(_, hearing)| Arc::clone(hearing));
             if let Some((name, mut engine)) = known {
-                // Not while the fleet is held: a change of a hearing locks that first, and then the fleet.
+                // Not while the fleet is locked: a change of a hearing locks that first, and then the fleet.
                 if let Some(hearing) = hearing {
                     engine.remembered = Some(hearing.saved_or(engine.remembered));
                 }
@@ -195,7 +197,7 @@ impl Keeper {
                 writing = Some(add(writing, begin(), name.to_string(), engine.into()).await?);
             }
         }
-        // Engines that have not said yet which processes they are: a slow one is no other.
+        // Engines that have not said yet which process they are keep what was known: a slow one is no other process.
         for (name, engine) in remembered.engines() {
             writing = Some(add(writing, begin(), name.to_owned(), Arc::clone(engine)).await?);
         }
@@ -203,17 +205,17 @@ impl Keeper {
         spawn_blocking(|| writing.end(|| !process.has_successor())).await.map_err(io::Error::other).flatten()
     }
 
-    /// How often it could not be written down.
+    /// How often the file could not be written.
     pub fn save_failures(&self) -> u64 {
         self.saving.failures.load(Ordering::Relaxed)
     }
 
-    /// How many bytes were written for that, whatever came of it.
+    /// How many bytes were written to files, whether that succeeded or not.
     pub fn saved_bytes(&self) -> u64 {
         self.saving.bytes.load(Ordering::Relaxed)
     }
 
-    /// Writes it down again and again, until another process is in this one's place: then that is what it knows.
+    /// Writes the file again and again, until there is a successor, which then writes what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
         self.save_each(SAVED_EVERY, process).await;
     }
@@ -224,7 +226,7 @@ impl Keeper {
         while !process.has_successor() {
             let file = self.config().control.caches_file.clone();
             let pause = self.save_if_changed(process, &mut last).await.max(every);
-            // Another file has nothing yet, and may be on a disk that was not written on.
+            // A newly configured file has nothing yet, and may be on another disk: it is not waited for.
             let is_another = async {
                 while self.config().control.caches_file == file {
                     sleep(every).await;
@@ -234,7 +236,7 @@ impl Keeper {
         }
     }
 
-    /// Writes it down unless it is as it was then. Answers how long its disk is left alone at least.
+    /// Writes the file unless nothing has changed since `last`. Returns how long its disk is to be left alone.
     async fn save_if_changed(&self, process: &'static Process, last: &mut Option<State>) -> Duration {
         let (engines, file) = (self.fleet().marks(), self.config().control.caches_file.clone());
         let now = State { file, engines, heard: self.heard() };
@@ -243,7 +245,7 @@ impl Keeper {
         }
         let before = self.saved_bytes();
         *last = self.save(process).await.then_some(now);
-        // Of a disk that is full, too.
+        // Also if writing failed, as on a full disk.
         pause_behind(self.saved_bytes() - before)
     }
 }
@@ -252,7 +254,7 @@ fn pause_behind(bytes: u64) -> Duration {
     Duration::from_secs(bytes / SAVED_BYTES_PER_SECOND).min(SAVED_AT_LEAST_EVERY)
 }
 
-/// Each engine takes milliseconds, of which control spends none: there may be hundreds.
+/// Adds one engine to the file, on another thread than control's: it takes milliseconds, and there may be hundreds.
 async fn add(
     writing: Option<Writing>,
     begin: impl FnOnce() -> io::Result<Writing> + Send + 'static,

@@ -4,7 +4,7 @@ use super::{Keeper, Server};
 use crate::control::truth::Ours;
 
 impl Keeper {
-    /// What we have sent to an endpoint.
+    /// What this front has sent to an endpoint.
     pub fn ours(&self, slot: u16) -> Ours {
         let loads = self.counters.loads();
         Ours {
@@ -24,7 +24,7 @@ impl Keeper {
         outcomes.connect_failures(slot).wrapping_add(outcomes.read(slot).faults)
     }
 
-    /// The same of all ranks of a server.
+    /// The same for all ranks of a server.
     pub fn trouble_at(&self, server: &Server) -> u32 {
         server.ranks.iter().fold(0, |sum, rank| sum.wrapping_add(self.trouble(rank.id.slot)))
     }

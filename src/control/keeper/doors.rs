@@ -12,12 +12,13 @@ use crate::control::member::Member;
 use crate::fleet::Health;
 use crate::kvevents::{Endpoint, Settings};
 
-/// An engine that was not found for so long is gone: a machine that is off, or a pod that was deleted, refuses nothing.
+/// How long an engine has to be unreachable before it counts as gone: a machine that is off, or a pod that was deleted,
+/// refuses nothing.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type ByPlace = BTreeMap<usize, Vec<Endpoint>>;
 
-/// By place: where the engine says that it connects to us.
+/// The ports of this front at which each engine says that it connects, by place.
 #[derive(Debug, Default)]
 pub(super) struct Doors(Mutex<ByPlace>);
 
@@ -33,7 +34,7 @@ impl Doors {
 }
 
 impl Keeper {
-    /// The engine at `place` says that these are its sockets.
+    /// Notes the sockets that the engine at `place` tells.
     pub fn comes_by(&self, place: usize, sources: &[Settings]) {
         let doors = sources.iter().map(|source| &source.events).filter(|end| end.waits);
         self.doors.all().insert(place, doors.cloned().collect());
@@ -58,14 +59,14 @@ impl Keeper {
         let (door, whose) = all.get(&place)?.iter().find_map(taken)?;
         let at = Endpoint { waits: false, ..door };
         Some(format!(
-            "it says that it tells its KV events by connecting to {at}, a port that would be for this engine alone and is {whose}; give each engine \
+            "it says that it tells its KV events by connecting to {at}, a port that would have to be for this engine alone but is {whose}; give each engine \
              a port of its own in its --kv-events-config, or have the engines listen (tcp://*:PORT)"
         ))
     }
 }
 
-/// The other engine that this door is for, if any. One that is gone does not count: another may run with its flags by
-/// now.
+/// The other engine that names the same door, if any. One that is gone does not count: another may run with its flags
+/// by now.
 fn others(fleet: &Fleet, told: &ByPlace, place: usize, door: &Endpoint, now: Instant) -> Option<String> {
     let means = |other: &Member| {
         let told = told.get(&other.place).filter(|_| !is_gone(other, now));

@@ -1,4 +1,4 @@
-//! Engines that come and go behind names of which each address is one of them.
+//! Follows names of which each address is an engine (`each_address`): engines come and go with look-ups.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,14 +18,15 @@ use crate::control::named::Named;
 use crate::control::names;
 use crate::control::reload::Changes;
 
-/// Longest time between two look-ups: a pod that is told to end leaves its name at once, and ends soon after.
+/// Longest time between two look-ups of such a name: a pod that is told to end leaves its name at once, and ends soon
+/// after.
 const OFTEN: Duration = Duration::from_secs(5);
-/// Between two look-ups of a name that had no address yet.
+/// Time between two look-ups of a name that had no address yet.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Longest wait for the key of engines that come: other names wait as long.
+/// Longest wait for the key of engines that come: other names have to wait meanwhile.
 const KEY_WITHIN: Duration = Duration::from_secs(2);
 
-/// The names of a configuration that is to be taken: of those that were not known before, what they stand for.
+/// The names of a configuration that is to be taken, with the addresses of those that were not known before.
 pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> Named {
     let mut named = Named::of(config, before);
     let unknown = named.unknown().map(|name| (name.clone(), name.clone())).collect();
@@ -40,8 +41,8 @@ pub(in crate::control) async fn first_named(config: &Config, before: &Named) -> 
     named
 }
 
-/// A configuration as a process begins with it, with the engines of its names, and the keys of all. Where these make it
-/// wrong the names stand for themselves, one engine each, until they can be followed.
+/// The configuration that a process begins with, with the engines of its names, and the keys of all. If these make it
+/// wrong, each name stands for one engine until it can be followed.
 pub(in crate::control) async fn begun_with(config: &Arc<Config>, keys: Keys) -> (Named, Arc<Config>, Keys) {
     let named = first_named(config, &Named::default()).await;
     match named.expanded((**config).clone(), &keys) {
@@ -53,10 +54,10 @@ pub(in crate::control) async fn begun_with(config: &Arc<Config>, keys: Keys) -> 
     }
 }
 
-/// The engines of a configuration, those of its names as they are told now.
+/// The engines of a configuration; those of its names as look-ups tell now.
 ///
 /// # Errors
-/// What is wrong with these, in words.
+/// What is wrong with these engines, in words.
 pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
     let named = first_named(config, &Named::default()).await;
     named.expanded(config.clone(), &[]).map(|(config, _)| config.upstream)
@@ -64,7 +65,7 @@ pub async fn engines(config: &Config) -> Result<Vec<Upstream>, String> {
 
 type Found = Result<Vec<SocketAddr>, String>;
 
-/// Look-ups under way, one for each name: one that name servers leave unanswered holds up no other.
+/// Look-ups under way, one for each name: one that is not answered holds up no other.
 #[derive(Default)]
 struct Lookups {
     tasks: JoinSet<Found>,
@@ -79,7 +80,7 @@ impl Lookups {
         }
     }
 
-    /// The next one that ends before `rest` does.
+    /// The next look-up that ends, unless `rest` ends first.
     async fn ends_before(&mut self, rest: Pin<&mut Sleep>) -> Option<(Upstream, Found)> {
         let (id, found) = tokio::select! {
             () = rest => return None,
@@ -92,9 +93,9 @@ impl Lookups {
 }
 
 impl Keeper {
-    /// Has the fleet follow all such names, for ever.
+    /// Follows all such names, for ever.
     pub async fn follow_names(self: Arc<Self>) {
-        // Why each was not followed when it was looked up last.
+        // Why each name was not followed at its last look-up.
         let mut said: HashMap<String, String> = HashMap::new();
         let mut lookups = Lookups::default();
         loop {
@@ -125,18 +126,18 @@ impl Keeper {
         self.taking.unfollowed.load(Ordering::Relaxed)
     }
 
-    /// A name stands for these addresses: the engines there that are new come, and those that are no longer among them
-    /// finish what they have. `None`: nothing is to be changed. What was changed by hand of others stays as it is.
+    /// Takes in that a name stands for these addresses: engines at new addresses come, and those that are no longer
+    /// among them finish what they have. `None`: nothing has changed. Changes made by hand to others stay.
     ///
     /// # Errors
-    /// Why these cannot be followed; nothing has changed then, unless a fault of ours broke it off.
+    /// Why the addresses cannot be followed; nothing has changed then, unless a fault of ours broke it off.
     pub(super) async fn stands_for(
         self: &Arc<Self>,
         name: &Upstream,
         addresses: Vec<SocketAddr>,
     ) -> Result<Option<Changes>, Refused> {
         let known = self.taking.named.load_full();
-        // As it is configured by now. The configuration may have it no longer.
+        // The name as it is configured by now; the configuration may have it no longer.
         let Some(name) = known.names().find(|known| known.is_same(name)) else { return Ok(None) };
         let (mut named, read) = ((*known).clone(), self.taking.read.load_full());
         if !named.stands_for(name, addresses) {
@@ -144,7 +145,7 @@ impl Keeper {
         }
         let before = known.engines(name);
         let is_own = |one: &Upstream| before.iter().any(|own| own.is_same(one));
-        // Of the configuration, or added by hand under another name.
+        // An engine of the configuration, or one added by hand under another name.
         let config = self.config();
         let is_anothers = |one: &Upstream| {
             read.upstream.iter().any(|other| other.url == one.url && !is_own(other))
@@ -154,7 +155,7 @@ impl Keeper {
             return Err(Refused::Wrong("each of its addresses is that of another engine".into()));
         }
         let after = named.engines(name);
-        // Before others have to wait for this one.
+        // Read before the lock is taken, so that no other change has to wait for it.
         let key = match after.iter().find(|one| !before.contains(one)) {
             Some(comes) => {
                 let key = timeout(KEY_WITHIN, self.added_key(&Edit::Add(comes.clone()))).await;
@@ -197,7 +198,7 @@ fn replace(upstreams: &mut Vec<Upstream>, before: &[Upstream], after: &[Upstream
     upstreams.splice(place..place, now);
 }
 
-/// Logs each change, and each reason for none once. `is_known`: the name has engines.
+/// Logs each change, and each reason for not following a name once. `is_known`: the name has engines.
 fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, said: &mut HashMap<String, String>) {
     match followed {
         Ok(changes) => {
@@ -224,7 +225,7 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
     }
 }
 
-/// More engines came than the prefix index has places for.
+/// Whether more engines came than the prefix index has places for.
 fn has_too_many(changes: &Changes) -> bool {
     changes.restart.contains(&"upstream")
 }

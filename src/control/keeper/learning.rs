@@ -1,4 +1,4 @@
-//! What engines serve: who is asked for it, and when.
+//! Learning what engines serve, and when they are asked for it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Keeper {
         self.fleet().member(place)?.models.as_ref().map(|learnt| learnt.cards.clone())
     }
 
-    /// The models of an engine are to be read now.
+    /// Has the models of an engine read now.
     pub fn wake_models(&self, place: usize) {
         if let Some(member) = self.fleet().member(place) {
             member.models_wanted.notify_one();

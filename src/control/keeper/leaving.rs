@@ -1,4 +1,4 @@
-//! Probes engines that were taken out while they finish what they have: nothing else asks whether they are still there.
+//! Probes engines that were taken out while they finish their requests: nothing else asks whether they are still there.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::fleet::EndpointId;
 const BYTES_MAX: usize = 64 << 10;
 
 impl Keeper {
-    /// Probes each once a second, for ever: what is silent where nobody listens is not waited for as long as that of an
-    /// engine which computes.
+    /// Probes each once a second, for ever. The probes tell whether its kernel refuses: then a silent request is given
+    /// up sooner than at an engine that computes.
     pub async fn watch_leaving(self: Arc<Self>) {
         let client = Client::connecting_anew();
         loop {
@@ -25,12 +25,12 @@ impl Keeper {
             for (id, address) in self.fleet().leaving(|slot| self.counters.in_flight(slot)) {
                 probes.spawn(Arc::clone(&self).probe_leaving(client.clone(), id, address));
             }
-            // What panics on an answer has found out nothing.
+            // A probe that panics on an answer has found out nothing.
             while probes.join_next().await.is_some() {}
         }
     }
 
-    /// As engines are probed that stay, but that no key is needed: what is asked is whether their kernel refuses it.
+    /// Probes like an engine that stays, but without a key: what matters is whether its kernel refuses the connection.
     async fn probe_leaving(self: Arc<Self>, client: Client, id: EndpointId, address: SocketAddr) {
         let config = self.config();
         let authority = address.to_string();

@@ -1,5 +1,4 @@
-//! What became of reading the configuration anew, for metrics: a file that was refused, or waits for a restart, shows
-//! in no request.
+//! The outcome of reloads, for metrics: a file that was refused, or waits for a restart, shows in no request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +9,7 @@ use std::time::SystemTime;
 pub struct Reloads {
     begun: AtomicU64,
     under_way: Arc<AtomicU64>,
-    /// The last one that ended was refused.
+    /// Whether the last reload that ended was refused.
     refused: AtomicBool,
     /// When the configuration in use was read, in seconds since 1970.
     read: AtomicU64,
@@ -20,7 +19,7 @@ pub struct Reloads {
 
 impl Default for Reloads {
     fn default() -> Reloads {
-        // What the process began with was read just now.
+        // The configuration that the process began with was read just now.
         Reloads {
             begun: AtomicU64::new(0),
             under_way: Arc::default(),
@@ -32,8 +31,8 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// A reload begins. It is under way until the value is dropped: by the task that waits for a disk or a name server
-    /// for it.
+    /// Notes that a reload begins. It is under way until the value is dropped, which the task does that waits for a
+    /// disk or a name server.
     pub(super) fn begins(&self) -> UnderWay {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -51,17 +50,17 @@ impl Reloads {
         self.restart.store(keys, Ordering::Relaxed);
     }
 
-    /// How many there were so far, those under way among them.
+    /// How many reloads have begun so far.
     pub fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// How many of these have not ended: where that lasts, what they wait for does not answer.
+    /// How many of these have not ended. If that lasts, a disk or a name server does not answer.
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Whether the last one was taken.
+    /// Whether the last reload was taken.
     pub fn was_taken(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
@@ -71,7 +70,7 @@ impl Reloads {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// Keys that stay as they were until a restart.
+    /// How many changed keys wait for a restart.
     pub fn restart_wanted(&self) -> usize {
         self.restart.load(Ordering::Relaxed)
     }

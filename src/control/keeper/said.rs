@@ -1,4 +1,4 @@
-//! What the log is told of the fleet: one line for each change, never one for a request.
+//! Log lines on the fleet: one for each change, never one for a request.
 
 use std::mem;
 
@@ -9,12 +9,12 @@ use crate::control::member::Member;
 use crate::control::unserved::unserved;
 use crate::snapshot::Snapshot;
 
-/// Models that the configuration names and no engine serves, as they were last said.
+/// Models that the configuration names and no engine serves, as the log was last told.
 #[derive(Debug, Default)]
 pub(super) struct Unserved(Vec<String>);
 
 impl Unserved {
-    /// Says what is no longer as it was, once the models of all engines are known.
+    /// Logs what has changed, once the models of all engines are known.
     pub(super) fn look(&mut self, config: &Config, now: &Snapshot) {
         if !now.models_complete {
             return;
@@ -30,7 +30,7 @@ impl Unserved {
     }
 }
 
-/// One line for each change, never one for a request.
+/// Logs a change of an engine's health.
 pub(super) fn say(engine: &str, turn: Turn, why: &str) {
     match turn {
         Turn::Up => tracing::info!(engine, "engine is up"),
@@ -58,7 +58,7 @@ pub(super) fn say(engine: &str, turn: Turn, why: &str) {
     }
 }
 
-/// It fell asleep, or woke.
+/// Logs that an engine fell asleep, or woke.
 pub(super) fn say_asleep(member: Option<&Member>) {
     let Some(member) = member else { return };
     let engine = &*member.name;
@@ -68,7 +68,7 @@ pub(super) fn say_asleep(member: Option<&Member>) {
     }
 }
 
-/// One line for each change.
+/// Logs that an engine is on another rung.
 pub(super) fn say_moved(engine: &str, ladder: &Ladder) {
     let rung = ladder.rung().as_str();
     match (ladder.rung().believes_index(), ladder.why()) {

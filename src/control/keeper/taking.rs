@@ -1,5 +1,5 @@
-//! Puts another configuration, or another list of engines, in the place of the one in use: one change at a time. A
-//! change that has to read files holds up none that has not.
+//! Replaces the configuration in use, or its list of engines: one change at a time. A change that has to read files
+//! does not hold up one that does not.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -26,29 +26,29 @@ use crate::control::reload::{Changes, Source};
 use crate::control::{acquaintance, lasting, names};
 use crate::exchange::Rules;
 
-/// What it takes to put another configuration, or an edited one, in the place of the one in use.
+/// State for replacing the configuration in use by another or an edited one.
 #[derive(Debug)]
 pub(super) struct Taking {
-    /// What the process was started with: some of it lasts until it ends.
+    /// The configuration that the process was started with: some of it lasts until the process ends.
     started: Arc<Config>,
     /// The configuration as it was read last, without edits.
     pub(super) read: ArcSwap<Config>,
-    /// The names in it of which each address is an engine, and what they stand for.
+    /// Its names of which each address is an engine, and what they stand for.
     pub(super) named: ArcSwap<Named>,
-    /// How many of them were not followed when they were looked up last.
+    /// How many of these names were not followed at their last look-up.
     pub(super) unfollowed: AtomicUsize,
-    /// Held while the configuration in use is replaced, from the look at it on; never while waiting for a disk.
+    /// Held while the configuration in use is replaced, from looking at it on; never while waiting for a disk.
     pub(super) changing: tokio::sync::Mutex<()>,
-    /// Held while the configuration and its files are read, for as long as disks take, and until it is in use: reloads
-    /// are taken in the order in which they were asked for.
+    /// Held while a configuration and its files are read, however long disks take, and until it is in use: reloads are
+    /// taken in the order in which they were asked for.
     reading: Arc<tokio::sync::Mutex<()>>,
-    /// Held while the key of an engine that is added is read, and no longer.
+    /// Held only while the key of an engine that is added is read.
     reading_key: Arc<tokio::sync::Mutex<()>>,
-    /// Rung when another configuration was read, and is in use.
+    /// Rung when another configuration was read and is in use.
     taken: Notify,
     /// Edits that must outlast readings under way.
     edits: Arc<Edits>,
-    /// What became of readings.
+    /// The outcome of readings.
     reloads: Reloads,
 }
 
@@ -70,21 +70,21 @@ impl Taking {
     }
 }
 
-/// What a reading has brought.
+/// What a reading brought.
 struct Read {
     config: Config,
     keys: Keys,
     files: FromFiles,
 }
 
-/// What the files say that the configuration names.
+/// What was read from files that the configuration names.
 pub(super) struct FromFiles {
     forms: Forms,
-    /// Where the access log goes, if that is another place.
+    /// Where the access log goes, if that has changed.
     access: Option<Prepared>,
 }
 
-/// For a thread of its own: disks may not answer.
+/// Reads configuration and files. To be called on a thread of its own: disks may not answer.
 fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, String> {
     let config = source.load()?;
     let keys = keys::of_all(&config).map_err(|error| error.to_string())?;
@@ -94,7 +94,7 @@ fn read(source: &dyn Source, access: &AccessLog, before: &Log) -> Result<Read, S
     Ok(Read { config, keys, files: FromFiles { forms, access } })
 }
 
-/// A reload that takes longer waits for something that may never answer.
+/// How long a reload may take before the log says so: it may wait for something that never answers.
 const LATE: Duration = Duration::from_secs(10);
 
 /// Logs a reload that takes long: one asked for by a signal has no other sign before it ends.
@@ -111,20 +111,20 @@ async fn say_if_late<T>(reload: impl Future<Output = T>) -> T {
 }
 
 impl Keeper {
-    /// A reload is asked for: edits made from now on outlast it.
+    /// Notes that a reload is asked for: edits made from now on outlast it.
     pub fn ask(&self) -> Since {
         Edits::ask(&self.taking.edits)
     }
 
-    /// What became of reading the configuration anew.
+    /// The outcome of reloads.
     pub fn reloads(&self) -> &Reloads {
         &self.taking.reloads
     }
 
-    /// Takes the configuration that `source` has now, if there is nothing wrong with it.
+    /// Takes the configuration that `source` has now, if it has no fault.
     ///
     /// # Errors
-    /// All that is wrong with it, in words; nothing has changed then, unless a fault of ours broke it off.
+    /// All its faults, in words; nothing has changed then, unless a fault of ours broke it off.
     pub async fn reload(self: &Arc<Self>, source: &Arc<dyn Source>, asked: Since) -> Result<Changes, Refused> {
         let under_way = self.taking.reloads.begins();
         let outcome = say_if_late(self.unless_broken(self.read_and_take(source, &asked, under_way))).await;
@@ -132,8 +132,8 @@ impl Keeper {
         outcome
     }
 
-    /// Answers a panic in `taking` like any other fault: the one who asked, metrics and the service manager wait for an
-    /// end. What was taken by then goes on as any fleet does: shards have it, and its engines are watched.
+    /// Turns a panic in `taking` into an error: the asker, metrics and the service manager wait for an end. What was
+    /// taken by then stays in use: shards have it, and its engines are watched.
     pub(super) async fn unless_broken<T>(
         self: &Arc<Self>,
         taking: impl Future<Output = Result<T, String>>,
@@ -163,7 +163,7 @@ impl Keeper {
         files.forms.say();
         let named = first_named(&config, &self.taking.named.load_full()).await;
         let _changing = self.taking.changing.lock().await;
-        // By what was followed meanwhile.
+        // With what look-ups found meanwhile.
         let named = named.renewed(&self.taking.named.load());
         let (config, keys) = named.expanded(config, &keys)?;
         let read = Arc::new(config);
@@ -171,7 +171,7 @@ impl Keeper {
         let undone = edit::undone(&self.taking.read.load().upstream, &self.config().upstream, &config.upstream);
         let changes = Changes { undone, ..self.take(config, keys, Some(files)).await? };
         asked.taken();
-        // From here on nothing is awaited: the asker may leave, and the outcome must be told all the same.
+        // From here on nothing is awaited: the asker may leave, and the outcome has to be noted all the same.
         source.in_use(&read);
         self.taking.read.store(read);
         self.taking.named.store(Arc::new(named));
@@ -179,8 +179,8 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// Has `source` say what is wanting, for ever, on a thread of its own: disks that it looks at may not answer. Of
-    /// configurations taken meanwhile it looks at the last one alone.
+    /// Has `source` say what a configuration wants in vain, for ever, on a thread of its own: disks that it looks at
+    /// may not answer. Of configurations taken meanwhile it looks at the last one only.
     pub async fn say_wanting(self: Arc<Self>, source: Arc<dyn Source>) {
         loop {
             let (read, source) = (self.taking.read.load_full(), Arc::clone(&source));
@@ -189,7 +189,7 @@ impl Keeper {
         }
     }
 
-    /// What was read, with what has been changed by hand since that was asked for, as far as both make sense together.
+    /// What was read, with the edits made by hand since it was asked for, as far as both are right together.
     fn edited_since(&self, asked: &Since, read: &Arc<Config>, keys: &Keys) -> (Arc<Config>, Keys) {
         let with = |upstream: &[Upstream]| Config { upstream: upstream.to_vec(), ..(**read).clone() }.checked().ok();
         let mut upstreams = read.upstream.clone();
@@ -200,13 +200,14 @@ impl Keeper {
         (Arc::new(edited), keys)
     }
 
-    /// Changes the list of engines, until the configuration is read anew. No file is read but the key of an engine that
-    /// is added: who drains an engine because a disk is gone needs it now. Forms follow pools, which no edit changes.
+    /// Changes the list of engines, until the configuration is read anew. No file is read except the key of an engine
+    /// that is added: an operator who drains an engine because a disk is gone needs that at once. Forms follow pools,
+    /// which no edit changes.
     ///
     /// # Errors
     /// What is wrong with the change, in words; nothing has changed then, unless a fault of ours broke it off.
     pub async fn edit(self: &Arc<Self>, edit: &Edit) -> Result<Changes, Refused> {
-        // Before others have to wait for this one.
+        // Read before the lock is taken, so that no other change has to wait for it.
         let key = self.added_key(edit).await?;
         let _alone = self.taking.changing.lock().await;
         let mut config = (*self.config()).clone();
@@ -218,8 +219,8 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// The key of the engine that is added, where there is one: read by a thread of its own, and by one at a time,
-    /// since disks may not answer.
+    /// The key of the engine that is added, if it has one; read on a thread of its own, one at a time, since disks may
+    /// not answer.
     pub(super) async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {
         match edit {
             Edit::Add(added) if !added.api_key_file.as_os_str().is_empty() => {}
@@ -232,7 +233,7 @@ impl Keeper {
         key
     }
 
-    /// Takes a configuration. Without `files` all that they say stays as it is.
+    /// Takes a configuration. Without `files` all that was read from files stays as it is.
     pub(super) async fn take(
         self: &Arc<Self>,
         config: Arc<Config>,

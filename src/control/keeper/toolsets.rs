@@ -1,5 +1,5 @@
-//! Learning how chats with tools are written: shards tell of sets that come again, the model's template is run on them
-//! beside everything else.
+//! Learns how chats with tools are written: shards tell of sets of tools that come again, and the model's template is
+//! run on them on another thread.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::publish::Process;
 use crate::scan::{Chat, Toolset};
 use crate::template;
 
-/// How often shards are asked.
+/// How often shards are asked for such sets.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
-/// Learning rests so many times as long as it took: clients that change their tools all
-/// the time get a fifth of one core.
+/// Learning rests for so many times as long as it took: clients that change their tools all
+/// the time take a fifth of one core.
 const RESTS: u32 = 4;
 
 impl Keeper {
@@ -34,7 +34,8 @@ impl Keeper {
         }
     }
 
-    /// Sets that were known, of templates that have changed since. Shards have asked for them, and would again late.
+    /// Sets that were known for templates that have changed since. Shards have asked for them before, and would ask
+    /// again only late.
     pub(super) fn outdated(&self) -> MutexGuard<'_, Vec<Wanted>> {
         self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,11 +43,11 @@ impl Keeper {
     async fn learn_toolset(&self, wanted: Wanted) {
         let Wanted { form, tools } = wanted;
         loop {
-            // It may be known by now, its form may be gone, or several templates may have that in common.
+            // It may be known by now, its form may be gone, or several templates may share the form.
             let Some(source) = self.fleet().forms.source(form, &tools) else { return };
             let of = (Arc::clone(&source), tools.clone());
             let learning = spawn_blocking(move || template::with_tools(&of.0, &of.1));
-            // Whoever panics on a template leaves it unlearnt.
+            // If the template makes it panic the set stays unlearnt.
             let Ok(read) = learning.await else { return };
             say(tools.len(), &read);
             let mut fleet = self.fleet();

@@ -11,7 +11,7 @@ use crate::control::truth::Truth;
 use crate::fleet::{EndpointId, Turnover};
 
 impl Tenancy {
-    /// One of which nothing is known but how it begins.
+    /// A tenancy of which nothing is known but the health that it begins with.
     pub fn new(id: EndpointId, address: SocketAddr, course: Course, now: Instant) -> Tenancy {
         Tenancy {
             id,
@@ -41,8 +41,8 @@ impl Tenancy {
         }
     }
 
-    /// The same process in another slot, where shards count from nothing. What it said of itself holds until it says
-    /// more; what it has of ours runs on under the slot before, and is there like others' load.
+    /// The same process in another slot, where shards count from 0. What it said of itself holds until it says more.
+    /// Its requests of ours run on under the old slot, and are like others' load in the new one.
     pub fn renumbered(&self, id: EndpointId, now: Instant) -> Tenancy {
         let load = self.load();
         let there = load.running.zip(load.waiting).map(|(running, waiting)| running.saturating_add(waiting));

@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// So many processes at one address are known apart, the last that came: more than a gateway has behind it.
+/// How many processes at one address are told apart, the last that came: more than a gateway has behind it.
 const PROCESSES: usize = 512;
-/// Those that do not say when they began are no new ones where they follow one another sooner than this.
+/// Processes that do not say when they began do not count as new if they follow one another sooner than this.
 const BY_TURNS: Duration = Duration::from_secs(30);
 
-/// The processes that answered at one address. Of several that do so by turns, as behind a gateway, none is new: slow
-/// starts would never end there, and faults be forgotten each second.
+/// The processes that answered at one address. If several answer by turns, as behind a gateway, none of them counts as
+/// new: slow starts would never end there, and faults would be forgotten each second.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
-    /// When they began, those that say so.
+    /// When the processes that say so began.
     began: VecDeque<f64>,
-    /// When it last seemed that another one answers, of those that do not.
+    /// When another process last seemed to answer, if they do not say when they began.
     renewed: Option<Instant>,
 }
 
 impl Processes {
-    /// It seems that another process answers than before. `before` and `began`: when each began, if it says so. Answers
-    /// whether it is new, and not one that is back.
+    /// Takes in that another process seems to answer than before. `before` and `began`: when each began, if it says so.
+    /// Returns whether it is a new one, and not one that was there before.
     pub fn join(&mut self, before: Option<f64>, began: Option<f64>, now: Instant) -> bool {
         let Some(began) = began.filter(|began| before != Some(*began)) else {
             let renewed = self.renewed.replace(now);
@@ -30,7 +30,7 @@ impl Processes {
         !self.know(began)
     }
 
-    /// Whether it was known.
+    /// Notes a process; whether it was known.
     fn know(&mut self, began: f64) -> bool {
         let is_known = self.began.contains(&began);
         if !is_known {

@@ -1,4 +1,4 @@
-//! What is known of each engine: its health, its load, and how right what was thought of its cache turned out.
+//! What is known of each engine: its health, its load, and how right predictions of its cache turned out.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Error;
@@ -28,7 +28,7 @@ pub(super) struct Shown {
 }
 
 impl Collected {
-    /// Of all engines. What is written is taken down first: control waits for whoever has the fleet.
+    /// Copies what is written of all engines: control waits for any thread that holds the fleet's lock.
     pub(super) fn members(&self, snapshot: &Snapshot) -> Vec<Shown> {
         let shown = |member: &Member| Shown {
             name: Arc::clone(&member.name),
@@ -102,7 +102,7 @@ impl Collected {
         Ok(())
     }
 
-    /// How full the index is, where there is one.
+    /// How full the index is, if there is one.
     pub(super) fn index(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(fill) = self.0.keeper.fleet().caches.fill() else { return Ok(()) };
         for (name, help, blocks) in [
@@ -214,7 +214,7 @@ impl Collected {
 
 type Count = fn(&Member) -> u64;
 
-/// Of what an endpoint did, by its name.
+/// A count of an engine.
 type Done = fn(&Deeds) -> u64;
 
 /// What control counts of each engine.

@@ -1,4 +1,4 @@
-//! What engines say of their KV caches, as series of those that are listened to.
+//! What engines tell of their KV caches: series of the engines that are listened to.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -13,7 +13,7 @@ use crate::control::hearing::Figures;
 type Count = fn(&Figures) -> u64;
 type Figure = fn(&Figures) -> Option<f64>;
 
-/// Why a connection was none, or is one no more.
+/// Why a connection failed or ended.
 const ENDINGS: [(&str, Count); 6] = [
     ("unreachable", |f| f.counts.unreachable),
     ("wanting", |f| f.counts.wanting),
@@ -23,7 +23,7 @@ const ENDINGS: [(&str, Count); 6] = [
     ("broken", |f| f.counts.broken),
 ];
 
-/// What a block was that an engine told of: all that is counted.
+/// What became of each block that an engine told.
 const BLOCKS: [(&str, Count); 12] = [
     ("stored", |f| f.mirrored.stored),
     ("copy", |f| f.mirrored.copies),
@@ -44,7 +44,7 @@ impl Collected {
         write(out, &self.0.keeper.heard())
     }
 
-    /// What of chats with tools is written as engines do.
+    /// How many sets of tools are known, and for how many chats are written as engines do.
     pub(super) fn toolsets(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let (known, followed) = self.0.keeper.fleet().forms().toolsets();
         let help = "Sets of tools that were met again, by whether chats with them are written as their engine does";

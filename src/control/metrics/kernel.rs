@@ -1,5 +1,5 @@
-//! What the kernel knows of the process, by the names that every client of Prometheus has for it. Without `/proc` it
-//! tells little of that, and what is not known has no series.
+//! What the kernel knows of the process, under the names that all Prometheus clients use. Without `/proc` little of it
+//! is known; what is not known has no series.
 
 use std::fmt::Error;
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Family;
 
-/// As of the moment in which it is asked.
+/// The figures at one moment.
 #[derive(Debug)]
 pub(super) struct Kernel;
 
@@ -48,9 +48,9 @@ impl Collector for Kernel {
 /// What a line of `/proc/self/stat` tells; see proc_pid_stat(5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stat {
-    /// Of the CPU.
+    /// CPU time, in ticks.
     ticks: u64,
-    /// Ticks behind the machine's boot.
+    /// When it began, in ticks after the machine's boot.
     began: u64,
     virtual_bytes: u64,
     resident_pages: u64,
@@ -74,14 +74,15 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-/// `/proc/stat`, which says when the machine began, is not there under the unit (`ProcSubset=`).
+/// When the process began, in seconds since 1970. `/proc/stat`, which says when the machine began, is not there under
+/// the unit (`ProcSubset=`).
 fn began(ticks: u64) -> f64 {
     static SAID: AtomicU64 = AtomicU64::new(0);
     let clock = |id| {
         let time = clock_gettime(id);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // This thread may have to wait for its CPU in between.
+    // This thread may have to wait for its CPU between the readings.
     let [before, now, behind] = [ClockId::Boottime, ClockId::Realtime, ClockId::Boottime].map(clock);
     let [least, most] = [behind, before].map(|up| now - up + seconds(ticks));
     let said = steady(f64::from_bits(SAID.load(Ordering::Relaxed)), least, most);
@@ -89,9 +90,9 @@ fn began(ticks: u64) -> f64 {
     said
 }
 
-/// What was said, as long as it may be right: two clocks are never read at once, and who sees another value takes it
-/// for a restart. Another one only where the clock was set, as it is behind many a machine's boot: the process would
-/// else seem to be older by that for ever.
+/// The value that was `said` before, as long as it may be right: two clocks are never read at once, and a reader would
+/// take another value for a restart. It changes only if the clock was set, as on many machines after boot: otherwise
+/// the process would seem older by that for ever.
 fn steady(said: f64, least: f64, most: f64) -> f64 {
     if (least - 1.0..most + 1.0).contains(&said) { said } else { least }
 }
@@ -99,7 +100,7 @@ fn steady(said: f64, least: f64, most: f64) -> f64 {
 fn open_descriptors() -> Option<u64> {
     const FOLDER: &str = "/proc/self/fd";
     match fs::metadata(FOLDER).ok()?.len() {
-        // Before Linux 6.2 they are to be counted, that of the folder aside.
+        // Before Linux 6.2 descriptors have to be counted, without that of the folder itself.
         0 => Some(fs::read_dir(FOLDER).ok()?.count().saturating_sub(1) as u64),
         open => Some(open),
     }

@@ -1,6 +1,6 @@
 //! The text of version 0.0.4, made of OpenMetrics: families have the names of their samples there.
 
-/// Of the front's own text, in which the help of a family stands in front of its type.
+/// Converts the front's own text, in which the help of a family stands in front of its type.
 pub(super) fn of(open: &str) -> String {
     // A family of counters gets ten bytes more.
     let mut plain = String::with_capacity(open.len() + open.len() / 16);

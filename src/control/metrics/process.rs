@@ -79,7 +79,7 @@ impl Collected {
             .counter(vec![], counters.underflow())
     }
 
-    /// By the names that Prometheus and its like have for their own.
+    /// The state of the configuration, under the names that Prometheus uses for its own.
     pub(super) fn configuration(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let reloads = self.0.keeper.reloads();
         let taken = f64::from(u8::from(reloads.was_taken()));

@@ -1,4 +1,4 @@
-//! What shards count by slot, as series of the endpoints that have those slots now, and had others before.
+//! What shards count by slot, as series of the engines that have those slots now and had others before.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -14,13 +14,13 @@ use crate::snapshot::Snapshot;
 
 type Count = fn(&Asked) -> u64;
 
-/// What each endpoint did, by name.
+/// The counts of each engine, by name.
 #[derive(Debug)]
 pub(super) struct ByName {
     endpoints: BTreeMap<Arc<str>, Deeds>,
-    /// Requests for which nothing was chosen, or that what we lack kept from it.
+    /// Counts of requests for which no endpoint was chosen, or that a lack of ours kept from it.
     none: Deeds,
-    /// Of who has none.
+    /// Counts of an engine that has none.
     nothing: Deeds,
 }
 
@@ -33,7 +33,7 @@ impl ByName {
 impl Collected {
     pub(super) fn deeds(&self) -> ByName {
         let fleet = self.0.keeper.fleet();
-        // Read while nobody gives a slot away: else its new tenant's account would begin behind what was read.
+        // Read while the fleet is locked and gives no slot away: else a new endpoint's counts would begin after this.
         let counted = Counted::read(self.0.counters, self.0.stats);
         ByName { endpoints: fleet.deeds(&counted), none: counted.at(RequestKey::NONE), nothing: Deeds::default() }
     }
@@ -71,7 +71,7 @@ impl Collected {
         snapshot: &Snapshot,
         deeds: &ByName,
     ) -> Result<(), Error> {
-        // One that was taken out finishes beside its successor of the same name: they are one series.
+        // An endpoint that was taken out finishes beside its successor of the same name: they are one series.
         let mut pending = BTreeMap::<&str, u64>::new();
         for endpoint in snapshot.endpoints.iter().flatten() {
             *pending.entry(&endpoint.name).or_default() += self.0.counters.loads().pending(endpoint.id.slot);

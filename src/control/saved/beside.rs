@@ -1,4 +1,4 @@
-//! The file beside `caches_file` while that is written: a whole one takes its place, or none.
+//! The temporary file beside `caches_file` while that is written: a whole one takes its place, or none does.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
@@ -8,20 +8,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How its name ends, behind so many digits.
+/// The end of its name, after some digits.
 const NEW: &str = ".new";
 const DIGITS: usize = 16;
-/// It belongs to nobody once it was not written to for so long: who writes it does so all the while.
+/// How long it must not have been written to before it counts as left behind: a process that writes it does so all the
+/// time.
 pub(super) const LEFT_AFTER: Duration = Duration::from_secs(120);
 
-/// Where a file is written first. It goes with the value, unless it has the file's name by then: on a disk that is full
-/// it would keep others from writing.
+/// The path where the file is written first. Dropping the value removes it, unless it was renamed by then: on a full
+/// disk it would keep others from writing.
 #[derive(Debug)]
 pub(super) struct Beside(PathBuf);
 
 impl Beside {
-    /// Empty, for this user alone, and under a name that nobody else has: who writes into the same folder may be in
-    /// another container, with this one's process id. It is locked until it is written, for [`tidy_up`] to see.
+    /// Makes it: empty, readable for this user alone, and under a name that no other process has, not even one in
+    /// another container with the same process id. It is locked until it is written, which [`tidy_up`] looks for.
     pub(super) fn made(path: &Path) -> io::Result<(Beside, File)> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{:0DIGITS$x}{NEW}", RandomState::new().build_hasher().finish()));
@@ -41,8 +42,9 @@ impl Drop for Beside {
     }
 }
 
-/// Removes what processes left beside it that ended while they wrote: what was not written to for a while, and is not
-/// locked as far as can be seen (some network file systems have no locks, or each machine its own).
+/// Removes files left beside it by processes that ended while they wrote: those that were not written to for a while
+/// and are not locked, as far as can be seen (some network file systems have no locks, or separate ones on each
+/// machine).
 pub fn tidy_up(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     let is_left = |beside: &DirEntry| -> io::Result<bool> {
@@ -61,7 +63,7 @@ pub fn tidy_up(path: &Path) {
     }
 }
 
-/// Whether it is called as one that is written first and then takes the other's name.
+/// Whether its name is that of a temporary file for `name`.
 fn is_beside(beside: &OsStr, name: &OsStr) -> bool {
     let rest = beside.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
     let digits = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(NEW.as_bytes()));

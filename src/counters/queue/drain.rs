@@ -2,16 +2,16 @@
 
 use crate::atomics::{AtomicU64, Ordering};
 
-/// Seconds that are looked back on, the one under way not among them.
+/// Seconds to look back on, without the current one.
 const SECONDS: u64 = 8;
 const CELLS: usize = 16;
-/// What is answered where nothing was released lately, and at most.
+/// Longest estimate in seconds, and the one if nothing was released lately.
 const SECONDS_MAX: u32 = 60;
-/// What is answered before the first release.
+/// Estimate in seconds before the first release.
 const SECONDS_UNKNOWN: u32 = 5;
 const COUNT_BITS: u32 = 24;
 
-/// One cell for each of the last seconds: which one, and how many were released in it.
+/// One cell for each of the last seconds: which second it is, and how many requests were released in it.
 #[derive(Debug)]
 pub struct Drain([AtomicU64; CELLS]);
 
@@ -22,7 +22,7 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// One was released.
+    /// Counts a released request; `now` in microseconds.
     pub fn released(&self, now: u64) {
         let second = second(now);
         let counted = |cell: u64| match cell >> COUNT_BITS == second {
@@ -32,7 +32,7 @@ impl Drain {
         let _ = self.0[second as usize % CELLS].fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
-    /// Seconds until so many are released, 1..=[`SECONDS_MAX`].
+    /// Seconds until `count` more requests are released, 1..=[`SECONDS_MAX`].
     pub fn seconds_for(&self, count: u32, now: u64) -> u32 {
         let second = second(now);
         let released = |back: u64| {
@@ -44,7 +44,7 @@ impl Drain {
         let since = (1..=SECONDS).rev().find(|back| released(*back).is_some());
         let (counted, over) = match since {
             Some(since) => ((1..=since).filter_map(released).sum(), since * 1_000_000),
-            // It moves since less than a second.
+            // It has moved for less than a second.
             None => (released(0).unwrap_or(0), now % 1_000_000),
         };
         if counted == 0 {
@@ -56,7 +56,7 @@ impl Drain {
     }
 }
 
-/// Never 0, which is the word of a cell that counted nothing.
+/// The number of a second; never 0, which is the word of a cell that counted nothing.
 fn second(now: u64) -> u64 {
     now / 1_000_000 + 1
 }

@@ -1,23 +1,23 @@
-//! Which engines may stand in for each other: those of one pool, and of pools that have engines in common. What waits
-//! for one island can never go to another, so each is a queue of its own, with ends, open places and tenants' turns of
-//! its own.
+//! Islands: the engines that may stand in for each other, which are those of one pool and of pools with engines in
+//! common. A request that waits for one island can never go to another, so each is a queue of its own, with its own
+//! ends, open places and tenants' turns.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::ENDPOINTS_MAX;
 
-/// An island is known by one of its endpoints' slots.
+/// The islands. An island's number is one of its endpoints' slots.
 #[derive(Debug)]
 pub struct Islands {
-    /// By endpoint.
+    /// The island of each endpoint, by slot.
     of: Box<[AtomicU32]>,
-    /// By island: which of all requests that ended was the last there...
+    /// By island: the number, among all ends, of the last request that ended there...
     last: Box<[AtomicU64]>,
-    /// ... and how many of those left a place that nobody took since, as far as it is known.
+    /// ... and how many of the places so left no request has taken yet, as far as is known.
     open: Box<[AtomicU32]>,
 }
 
 impl Default for Islands {
-    /// One.
+    /// One island of all endpoints.
     fn default() -> Self {
         Islands {
             of: (0..ENDPOINTS_MAX).map(|_| AtomicU32::new(0)).collect(),
@@ -28,8 +28,8 @@ impl Default for Islands {
 }
 
 impl Islands {
-    /// The island of each endpoint, by slot; those behind them are alone. Who waits while they change is on another
-    /// from one look to the next. Answers whether any is another than before.
+    /// Sets the island of each endpoint, by slot; endpoints beyond the list are islands of their own. A request that
+    /// waits meanwhile is on its new island at its next look. Returns whether any island changed.
     pub fn are(&self, islands: &[u16]) -> bool {
         let mut changed = false;
         for (slot, at) in self.of.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Islands {
         self.of.get(usize::from(endpoint)).map_or(0, |island| island.load(Ordering::Relaxed) as u16)
     }
 
-    /// A request ended there, so many-th of all.
+    /// Notes that a request ended on an island, the `end`-th of all.
     pub fn ended(&self, island: u16, end: u64) {
         if let Some((last, open)) = self.last.get(usize::from(island)).zip(self.open.get(usize::from(island))) {
             open.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl Islands {
         }
     }
 
-    /// See [`Islands::ended`].
+    /// The greatest `end` that [`Islands::ended`] was told for this island.
     #[inline]
     pub fn last_end(&self, island: u16) -> u64 {
         self.last.get(usize::from(island)).map_or(0, |last| last.load(Ordering::Acquire))
@@ -62,14 +62,14 @@ impl Islands {
         self.open.get(usize::from(island)).map_or(0, |open| open.load(Ordering::Relaxed))
     }
 
-    /// One of its open places is taken.
+    /// Takes one of its open places.
     pub fn takes_place(&self, island: u16) {
         if let Some(open) = self.open.get(usize::from(island)) {
             let _ = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1));
         }
     }
 
-    /// What is open there suits nobody who looked.
+    /// Sets its open places to none: no request that looked fits them.
     pub fn none_open(&self, island: u16) {
         if let Some(open) = self.open.get(usize::from(island)) {
             open.store(0, Ordering::Relaxed);

@@ -1,23 +1,24 @@
-//! What one look at those who wait has found: who need not look any more.
+//! What one pass over the waiting requests has found: which of them need not look for room any more.
 
 use super::place::{Kind, Place};
 use crate::limits::ENDPOINTS_MAX;
 
-/// For each endpoint what was too much for it. Behind one who found no room only those look that are as urgent, of the
-/// same tenant, and need less than all that did: who needs more would find none either, and of n who wait in no order
-/// some ln n look. Strangers, for whom no room is kept, let all pass that need less.
+/// For each endpoint, the need that it had no room for. After a request that found no room only those look that are as
+/// urgent, of the same tenant, and need less than all that looked before: one that needs more would find none either.
+/// Of n requests in random order about ln n look. After a stranger's, for which no room is kept, any request looks that
+/// needs less.
 #[derive(Debug)]
 pub struct Look {
     doors: Box<[Door]>,
 }
 
-// One for each endpoint, all of which are opened in each look.
+// There is one for each endpoint, and each look opens all of them.
 const _: () = assert!(size_of::<Door>() == 8);
 
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Open,
-    /// For those as urgent and of the same lane that need less; or for all of those.
+    /// Open for requests of this kind (`None`: of any) that need less than so many tokens.
     Below(Option<Kind>, u32),
     Closed,
 }
@@ -29,22 +30,22 @@ impl Default for Look {
 }
 
 impl Look {
-    /// All is to be looked at.
+    /// Begins a new look: all doors are open.
     pub fn begins(&mut self) {
         self.doors.fill(Door::Open);
     }
 
-    /// There may be room again at one endpoint.
+    /// Opens an endpoint: there may be room again.
     pub fn opens(&mut self, endpoint: u16) {
         self.set(endpoint, Door::Open);
     }
 
-    /// Nobody goes there any more in this look.
+    /// Closes an endpoint for the rest of this look.
     pub fn closes(&mut self, endpoint: u16) {
         self.set(endpoint, Door::Closed);
     }
 
-    /// This one looked, and found no room for what it needs.
+    /// Notes that the request of `place` looked, and found no room for what it needs.
     pub fn in_vain(&mut self, endpoint: u16, needs: u32, place: &Place) {
         let kind = Some(place.line().kind()).filter(|_| !place.is_a_strangers());
         let below = match self.at(endpoint) {
@@ -55,7 +56,7 @@ impl Look {
         self.set(endpoint, below);
     }
 
-    /// Whether this one may find room where it waits.
+    /// Whether the request of `place` may find room where it waits.
     #[inline]
     pub fn lets(&self, place: &Place) -> bool {
         match self.at(place.endpoint()) {

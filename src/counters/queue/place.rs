@@ -9,31 +9,32 @@ use crate::atomics::Ordering;
 /// Whose turn it is, as far as a place knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Its own.
+    /// Its own turn.
     Now,
-    /// Another's, who waits for the same endpoint: it looks first, as its shard's next, or it looked, and is more
-    /// urgent or was served less, and no stranger. All that come behind are later as well.
+    /// The turn of another request that waits for the same endpoint. Either that one is on the same shard and has yet
+    /// to look; or it looked, is more urgent or of a tenant served less, and no stranger's. All that come after are
+    /// later as well.
     Later,
-    /// Nobody's who needs so much: there was no room for it.
+    /// It need not look: one before it found no room for the same need or less.
     InVain,
-    /// Another shard's, who waits for some endpoint of its island and has yet to look at
-    /// what ended last; where it stands.
+    /// The turn of another shard's request for some endpoint of its island, which has yet to look
+    /// since the last end: that one's place.
     Behind(usize),
 }
 
-/// By what those compare that wait for one endpoint, in the order of its fields; lowest is first.
+/// What requests that wait for one endpoint are ordered by: field by field, lowest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Order {
     pub(super) urgency: u8,
     /// What its tenant was served for its weight.
     pub(super) served: u64,
-    /// Since when it has waited; the earlier, the more of its prompt is held.
+    /// When it began to wait, in milliseconds; earlier by up to 10 s for the part of its prompt that is held.
     pub(super) when: u64,
     pub(super) place: usize,
 }
 
 impl Order {
-    /// Who comes later by this goes past nobody for whom room is kept.
+    /// A request that comes later by this does not go past one for which room is kept.
     fn precedence(&self) -> (u8, u64) {
         (self.urgency, self.served)
     }
@@ -55,17 +56,17 @@ impl Line {
         self.urgency
     }
 
-    /// As urgent.
+    /// Whether both are equally urgent.
     pub fn is_as_urgent_as(&self, other: &Line) -> bool {
         self.urgency == other.urgency
     }
 
-    /// Whose it is, and how urgent.
+    /// Its tenant's lane, and how urgent it is.
     pub fn kind(&self) -> Kind {
         Kind { urgency: self.urgency, lane: self.lane }
     }
 
-    /// Whether it is settled who of both goes first: they have urgency, tenant and island in common.
+    /// Whether the order of both is settled: they have urgency, tenant and island in common.
     pub fn is_in_line_with(&self, other: &Line) -> bool {
         (self.kind(), self.island) == (other.kind(), other.island)
     }
@@ -76,7 +77,7 @@ impl Line {
     }
 }
 
-/// What those have in common of whom one's look says what the others would find.
+/// What requests have in common if one's look tells what the others would find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind {
     urgency: u8,
@@ -90,9 +91,9 @@ pub struct Place {
     pub(super) queue: &'static Queue,
     pub(super) place: usize,
     pub(super) tenant: Tenant,
-    /// What it needs where it waits, as of its last look.
+    /// Tokens that it needs where it waits, as of its last look.
     pub(super) needs: Cell<u32>,
-    /// Since when.
+    /// When it began to wait, in microseconds.
     pub(super) since: u64,
 }
 
@@ -107,24 +108,24 @@ impl Place {
         self.rank().waits()
     }
 
-    /// What it is compared by with others that wait for the same endpoint. It changes as its tenant is served.
+    /// Its order among requests that wait for the same endpoint. It changes as its tenant is served.
     pub fn order(&self) -> Order {
         self.queue.order(self.rank(), self.place)
     }
 
-    /// Where it stands among those of its urgency, tenant and island, lowest first; that never changes as long as those
-    /// are the same. For who has many places.
+    /// Its order among requests of its urgency, tenant and island, lowest first, which never changes while these stay
+    /// the same. For a caller that keeps many places in order.
     pub fn line(&self) -> Line {
         let rank = self.rank();
         let island = self.queue.islands.of(rank.endpoint());
         Line { urgency: rank.urgency(), lane: rank.lane(), island, when: rank.when(), place: self.place }
     }
 
-    /// It turns out to be this tenant's, and as urgent: it waits on as if that had been known when it came.
+    /// Changes its tenant and priority, which were not known when it came: it waits on as if they had been.
     pub fn turns_out_to_be_of(&mut self, tenant: Tenant, priority: i8) {
         let queue = self.queue;
         let book = queue.book(self.endpoint(), Rank::urgency_of(priority));
-        // Before its word says so, as of one who joins.
+        // Before its word says so, like a request that joins.
         queue.tenants.joins(book, tenant, queue.begins(book, tenant.lane));
         let of_tenant = |word: u64| {
             let waits = Some(Rank::of(word)).filter(|rank| rank.waits());
@@ -139,12 +140,12 @@ impl Place {
         self.rank().is_a_strangers()
     }
 
-    /// Of its tenant; at least 1.
+    /// The weight of its tenant; at least 1.
     pub fn weight(&self) -> u32 {
         self.tenant.weight
     }
 
-    /// It waits no more, and has yet to notice ([`Place::stands`]), as where another one is let in for it.
+    /// Ends its wait as if another request had pushed it out: its owner notices by [`Place::stands`].
     pub fn push_out(&self) {
         let out = |word: u64| {
             let waits = Some(Rank::of(word)).filter(|rank| rank.waits());
@@ -160,33 +161,34 @@ impl Place {
         self.rank().endpoint()
     }
 
-    /// What it needs there, as of its last look: [`crate::policy::Choice::needs`].
+    /// Tokens that it needs there, as of its last look: [`crate::policy::Choice::needs`].
     pub fn needs(&self) -> u32 {
         self.needs.get()
     }
 
-    /// Whether nobody who waits for the same endpoint comes before it.
+    /// Whether no request that waits for the same endpoint comes before it.
     pub fn is_next(&self) -> bool {
         let (queue, rank) = (self.queue, self.rank());
         let own = queue.order(rank, self.place);
-        // Mostly somebody does who came long before: with thousands each look asks this of each.
+        // Stops at the first one: with thousands waiting each look asks this for each, and mostly an early one comes
+        // before.
         let comes_before =
             |(place, other): (usize, Rank)| other.endpoint() == rank.endpoint() && queue.order(other, place) < own;
         rank.waits() && !queue.ranks().any(comes_before)
     }
 
-    /// Whether it is to look for room now: those of its own shard look in their order, and where places are open for
-    /// all who come before it, nobody waits for them to look.
+    /// Whether it is to look for room now. Requests of its own shard look in their order. For other shards' requests
+    /// before it, unless one waits for the same endpoint, it need not wait if enough places are open for all of them.
     pub fn turn(&self) -> Turn {
         let (queue, rank) = (self.queue, self.rank());
         let (own, shard, island) = (queue.order(rank, self.place), queue.owner(self.place), self.line().island());
         let (open, too_much) = (queue.islands.open(island), queue.looked(rank.endpoint()).needs);
-        // Of other shards' that come before it and have yet to look: the first, how many they are, and whether one of
-        // them waits for the same endpoint.
+        // Of other shards' requests that come before it and have yet to look: the first, how many they are, and
+        // whether one of them waits for the same endpoint.
         let mut first: Option<Order> = None;
         let mut before = 0;
         let mut same = false;
-        // One that comes before it found no room for less.
+        // Whether one before it found no room for as little or less.
         let mut needs_too_much = false;
         for (place, other) in queue.ranks_of(island) {
             let order = queue.order(other, place);
@@ -212,7 +214,7 @@ impl Place {
         first.filter(|_| same || before >= open).map_or(Turn::Now, |first| Turn::Behind(first.place))
     }
 
-    /// It has looked, found no room, and waits for this endpoint from now on, of which it needs so much.
+    /// Notes that it looked and found no room, and waits for this endpoint from now on, where it needs so many tokens.
     pub fn aims_at(&self, endpoint: u16, needs: u32, seen: Seen) {
         let needed = self.needs.replace(needs);
         let word = &self.queue.words[self.place];
@@ -227,13 +229,14 @@ impl Place {
             self.queue.islands.none_open(island);
         }
         if before != endpoint {
-            // Where it waited until now it came first, or who does has not looked for too long.
+            // Noted as a first request's look where it waited before: either it was first there, or the one that is has
+            // not looked for too long.
             self.queue.no_room(before, needed, seen, true);
         }
         self.queue.no_room(endpoint, needs, seen, self.is_next());
     }
 
-    /// Its wait is over: it goes to its endpoint, with so many tokens of work on its tenant's account.
+    /// Ends its wait: it goes to its endpoint, and so many tokens of work are charged to its tenant's account.
     pub fn released(self, tokens: u32, now: u64) -> Paid {
         let (queue, rank) = (self.queue, self.rank());
         let island = queue.islands.of(rank.endpoint());
@@ -251,7 +254,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Release: who takes the place next comes behind.
+        // Release: whoever takes the place next does so after this.
         let rank = Rank::of(self.queue.words[self.place].swap(Rank::NOBODY, Ordering::AcqRel));
         if rank.waits() {
             self.queue.leaves();

@@ -1,4 +1,4 @@
-//! Who goes from a full queue for one who comes.
+//! Which request a full queue gives up for one that comes.
 
 use super::rank::{LANES, Rank};
 use super::tenants::by_weight;
@@ -6,7 +6,7 @@ use super::{Newcomer, Queue};
 use crate::atomics::Ordering;
 use crate::limits::ENDPOINTS_MAX;
 
-/// Who waits: by island how many, and by tenant those of one island.
+/// The waiting requests: how many of each island, and those of one island by lane.
 struct Crowd {
     islands: [u16; ENDPOINTS_MAX],
     lanes: [Lane; LANES],
@@ -15,14 +15,15 @@ struct Crowd {
 #[derive(Clone, Copy, Default)]
 struct Lane {
     places: u32,
-    /// Who of them would go first, and where it stands: the least urgent, of these who came last.
+    /// The one that would go first, with its place: the least urgent, of these the one that came last.
     last: Option<(usize, Rank)>,
 }
 
 impl Queue {
-    /// Makes room in a full queue, if there is one who ranks behind; true where somebody went.
+    /// Makes room in a full queue, if a request ranks below the newcomer; false if none does.
     ///
-    /// Where clients come again and again to a full queue most are refused, so each looks at who waits only once.
+    /// If clients keep coming to a full queue most are refused, so each looks at the waiting requests only once, or
+    /// twice if it takes the place of another island's.
     pub(super) fn push_out_for(&self, newcomer: &Newcomer) -> bool {
         let own = self.islands.of(newcomer.endpoint);
         let mut crowd = self.crowd(own);
@@ -49,7 +50,7 @@ impl Queue {
         true
     }
 
-    /// Who waits now, by tenant those of this island.
+    /// Counts the requests that wait now; by lane those of this island.
     fn crowd(&self, island: u16) -> Crowd {
         let mut crowd = Crowd { islands: [0; ENDPOINTS_MAX], lanes: [Lane::default(); LANES] };
         for (place, rank) in self.ranks() {
@@ -64,7 +65,7 @@ impl Queue {
 }
 
 impl Crowd {
-    /// The island that has most places, where it has at least two more than this one.
+    /// The island with most places, if it has at least two more than this one.
     fn island_beside(&self, own: u16) -> Option<u16> {
         let (island, most) = self.islands.iter().enumerate().max_by_key(|(_, places)| **places)?;
         (*most > self.islands[usize::from(own) % ENDPOINTS_MAX] + 1).then_some(island as u16)

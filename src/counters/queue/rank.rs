@@ -1,11 +1,12 @@
-//! What a waiting request is compared by, in one word: status, urgency, tenant, endpoint, and since when it has waited.
+//! What a waiting request is compared by, in one word: status, urgency, tenant's lane, endpoint, and when it began to
+//! wait.
 //!
-//! Its score is `held part of its prompt + waited / 10 s`. All wait at the same pace, so that the order of two never
-//! changes, and `since - 10 s * held` says it once and for all.
+//! Its score is `held part of its prompt + waited / 10 s`. All requests wait at the same pace, so that the order of two
+//! never changes: the instant `since - 10 s * held` stands for the score, lowest first.
 
 use crate::limits::ENDPOINTS_MAX;
 
-/// A prompt that is held whole counts as so many milliseconds of waiting.
+/// Milliseconds of waiting that a prompt counts as if the endpoint holds it whole.
 const WARMTH_MS: u64 = 10_000;
 
 const WHEN_BITS: u32 = 38;
@@ -18,10 +19,10 @@ const STATUS_AT: u32 = URGENCY_AT + 8;
 
 const _: () = assert!(STATUS_AT + 2 == 64 && ENDPOINTS_MAX <= 1 << ENDPOINT_BITS);
 
-/// Tenants are told apart by so many lanes; those that fall on one share it.
+/// How many lanes there are for tenants; tenants that fall on one share it.
 pub const LANES: usize = 1 << LANE_BITS;
-/// The last of them is that of strangers. No room is kept for those, as it is for a tenant whose turn it is: what they
-/// ask for is mostly refused.
+/// The last lane, of strangers. Unlike for a tenant whose turn it is, no room is kept for them: most of their requests
+/// are refused.
 pub const STRANGERS: u8 = LANES as u8 - 1;
 
 /// See the module.
@@ -31,15 +32,15 @@ pub struct Rank(u64);
 impl Rank {
     /// The word of a free place.
     pub const NOBODY: u64 = 0;
-    /// The word of one that is being filled in.
+    /// The word of a place that is being filled in.
     pub const TAKEN: u64 = 1 << STATUS_AT;
     const WAITS: u64 = 2 << STATUS_AT;
     const PUSHED_OUT: u64 = 3 << STATUS_AT;
 
-    /// One that waits from `now` on, in microseconds.
+    /// The rank of a request that waits from `now` on, in microseconds.
     pub fn new(priority: i8, lane: u8, endpoint: u16, held: f32, now: u64) -> Rank {
         let warmth = (held.clamp(0.0, 1.0) * WARMTH_MS as f32) as u64;
-        // Never below zero, and 8 years until it turns over.
+        // Never below zero, and 8 years until it wraps.
         let when = (now / 1_000 + WARMTH_MS - warmth) & ((1 << WHEN_BITS) - 1);
         let endpoint = u64::from(endpoint) & ((1 << ENDPOINT_BITS) - 1);
         let lane = u64::from(lane) & ((1 << LANE_BITS) - 1);
@@ -55,8 +56,8 @@ impl Rank {
         self.0
     }
 
-    /// Whether somebody waits; else the place is free, or somebody's who has not said yet what it waits for, or who was
-    /// pushed out by another.
+    /// Whether a request waits in the place. If not, the place is free or being filled in, or its request was pushed
+    /// out.
     pub fn waits(self) -> bool {
         self.0 >> STATUS_AT == Rank::WAITS >> STATUS_AT
     }
@@ -66,7 +67,7 @@ impl Rank {
         (self.0 >> URGENCY_AT) as u8
     }
 
-    /// Lowest priority first.
+    /// The urgency of a priority: the lowest priority is 0, which comes first.
     pub fn urgency_of(priority: i8) -> u8 {
         (i16::from(priority) + 128) as u8
     }
@@ -83,18 +84,18 @@ impl Rank {
         (self.0 >> ENDPOINT_AT) as u16 & ((1 << ENDPOINT_BITS) - 1)
     }
 
-    /// In milliseconds; lower is first.
+    /// When it began to wait, less its warmth, in milliseconds; lower is first.
     pub fn when(self) -> u64 {
         self.0 & ((1 << WHEN_BITS) - 1)
     }
 
-    /// The same, waiting for another endpoint.
+    /// The same rank, waiting for another endpoint.
     pub fn aimed_at(self, endpoint: u16) -> Rank {
         let mask = ((1 << ENDPOINT_BITS) - 1) << ENDPOINT_AT;
         Rank(self.0 & !mask | (u64::from(endpoint) << ENDPOINT_AT) & mask)
     }
 
-    /// The same, of another tenant's, which is as urgent.
+    /// The same rank, with another tenant's lane and this priority.
     pub fn of_tenant(self, priority: i8, lane: u8) -> Rank {
         let mask = ((1 << LANE_BITS) - 1) << LANE_AT | u64::from(u8::MAX) << URGENCY_AT;
         let urgency = u64::from(Rank::urgency_of(priority));

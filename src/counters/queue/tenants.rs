@@ -1,10 +1,10 @@
-//! Whose turn it is among tenants: who was served least for its weight (start-time fair queueing, Goyal, Vin and Cheng
-//! 1997).
+//! Which tenant's turn it is: that of the one served least for its weight (start-time fair queueing, Goyal, Vin and
+//! Cheng 1997).
 //!
 //! What a tenant was served is counted in tokens over its weight, in a book for each island of engines and each
-//! urgency: these go at paces of their own, and who came anew to a slow one would otherwise stand behind all that was
-//! served at a quick one. One who comes back to a queue begins where the last served of those who stayed is, so that
-//! nobody saves up turns and nobody who comes has to wait until others have caught up.
+//! urgency. These go at paces of their own: with one book, a tenant that came to a slow island would have to wait for
+//! all that was served on a quick one. A tenant that comes back to a queue begins where the least served of the waiting
+//! tenants is: it has neither saved up turns nor to wait until others catch up.
 
 use std::num::NonZeroU16;
 
@@ -12,12 +12,12 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::counters::queue::rank::{LANES, STRANGERS};
 use crate::limits::TENANT_WEIGHT_MAX;
 
-/// A tenant of weight 1 pays so much for a token, a heavier one that much less.
+/// Price of a token for a tenant of weight 1; for a heavier one it is divided by the weight.
 const TOKEN: u64 = 1 << 10;
-/// Islands and urgencies share so many books, half a KiB each; two on one are served as one queue would be.
+/// How many books islands and urgencies share, half a KiB each. Two that share a book are served like one queue.
 const BOOKS: usize = if cfg!(feature = "modelled") { 1 } else { 256 };
 
-/// On whose account a request waits.
+/// The tenant on whose account a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenant {
     /// One of [`LANES`].
@@ -27,30 +27,30 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Where tenants are not told apart.
+    /// The one tenant if they are not told apart.
     pub const ONLY: Tenant = Tenant { lane: 0, weight: 1 };
-    /// Of whom it is not known whether an engine lets them in, all together.
+    /// All clients together of which it is not known whether an engine lets them in.
     pub const STRANGERS: Tenant = Tenant { lane: STRANGERS, weight: 1 };
 
-    /// By the hash of what names it. Tenants whose hashes fall on one lane share it: one in 63 of any two.
+    /// The tenant with this hash of its name. Two tenants share a lane with a chance of 1 in 63.
     pub fn of(hash: u64, weight: u32) -> Tenant {
         Tenant { lane: (hash >> 32) as u8 % STRANGERS, weight: weight.clamp(1, TENANT_WEIGHT_MAX) }
     }
 }
 
-/// Where it is written what the tenants of one island and urgency were served.
+/// The book with what the tenants of one island and urgency were served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BookId(usize);
 
 impl BookId {
     pub fn of(island: u16, urgency: u8) -> BookId {
-        // By the golden ratio what stands at equal steps falls apart, and urgencies are mostly few and neighbours.
+        // The golden ratio spreads islands at equal steps; urgencies are mostly few and next to each other.
         let spread = u32::from(island).wrapping_mul(0x9e37_79b9) >> 24;
         BookId((spread as usize + usize::from(urgency)) % BOOKS)
     }
 }
 
-/// What was written into a book for one request. Each request in flight has room for one.
+/// What one request was charged in a book. Each request in flight has one, so it is small.
 #[derive(Clone, Copy, Debug)]
 pub struct Paid {
     book: u8,
@@ -64,7 +64,7 @@ const _: () = assert!(BOOKS <= 1 << 8 && TENANT_WEIGHT_MAX <= u16::MAX as u32 &&
 #[derive(Debug)]
 struct Book {
     served: [AtomicU64; LANES],
-    /// What the one who was released last had been served before.
+    /// What the tenant of the last released request had been served before; the greatest so far.
     now: AtomicU64,
 }
 
@@ -82,27 +82,27 @@ impl Default for Tenants {
 }
 
 impl Tenants {
-    /// Nobody was served anything.
+    /// Sets all accounts to 0.
     pub fn begin_anew(&self) {
         for book in &self.books {
             book.served.iter().chain([&book.now]).for_each(|served| served.store(0, Ordering::Relaxed));
         }
     }
 
-    /// A request of it waits, and it begins where it `begins`.
+    /// Notes the weight of a tenant whose request joins, and raises its account to `begins`.
     pub fn joins(&self, book: BookId, tenant: Tenant, begins: u64) {
         self.weights[usize::from(tenant.lane)].store(tenant.weight, Ordering::Relaxed);
         self.lane(book, tenant.lane).fetch_max(begins, Ordering::Relaxed);
     }
 
-    /// A request of it goes, with so many tokens of work.
+    /// Charges a released request of so many tokens of work.
     pub fn serves(&self, book: BookId, tenant: Tenant, tokens: u32) -> Paid {
         let before = self.lane(book, tenant.lane).fetch_add(price(tenant.weight, tokens), Ordering::Relaxed);
         self.books[book.0].now.fetch_max(before, Ordering::Relaxed);
         Paid::new(book, tenant, tokens)
     }
 
-    /// A request of it goes that did not wait, while others do; they do not go on by it.
+    /// Charges a request that did not wait while others do. [`Tenants::now`] does not move by it.
     pub fn passes(&self, book: BookId, tenant: Tenant, tokens: u32, begins: u64) -> Paid {
         let lane = self.lane(book, tenant.lane);
         lane.fetch_max(begins, Ordering::Relaxed);
@@ -110,18 +110,19 @@ impl Tenants {
         Paid::new(book, tenant, tokens)
     }
 
-    /// Nothing was computed for what was paid. Who is at the `level` of those who wait saves up no turns by that.
+    /// Takes a charge back, since nothing was computed for it; but not below the `level` of the tenants that wait, so
+    /// that no turns are saved up.
     pub fn repays(&self, paid: Paid, level: u64) {
         let less = |served: u64| Some(served.saturating_sub(paid.price()).max(served.min(level)));
         let _ = self.lane(paid.book(), paid.lane).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// What it was served, over its weight.
+    /// What a lane was served, over its weight.
     pub fn served(&self, book: BookId, lane: u8) -> u64 {
         self.lane(book, lane).load(Ordering::Relaxed)
     }
 
-    /// So many requests that wait, over the weight that the tenant was last seen with.
+    /// A number of waiting requests over the weight that the lane's tenant was last seen with.
     pub fn by_weight(&self, lane: u8, places: u32) -> u64 {
         by_weight(places, self.weights[usize::from(lane)].load(Ordering::Relaxed))
     }
@@ -130,7 +131,7 @@ impl Tenants {
         &self.books[book.0].served[usize::from(lane)]
     }
 
-    /// What the one who was released last had been served before.
+    /// Where turns of a book are: see [`Book::now`].
     pub fn now(&self, book: BookId) -> u64 {
         self.books[book.0].now.load(Ordering::Relaxed)
     }
@@ -142,12 +143,12 @@ impl Paid {
         Paid { book: book.0 as u8, lane: tenant.lane, weight, tokens }
     }
 
-    /// Where it was written.
+    /// The book that it was charged in.
     pub fn book(&self) -> BookId {
         BookId(self.book.into())
     }
 
-    /// Whose it is.
+    /// The lane that was charged.
     pub fn lane(&self) -> u8 {
         self.lane
     }
