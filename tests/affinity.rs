@@ -65,7 +65,7 @@ impl Machine {
         text.lines().filter(|line| !line.starts_with('#')).map(change).collect()
     }
 
-    /// Has it write, and what it said of what it could not.
+    /// Has the script write, and returns what it said of files that it could not write.
     fn apply(&self, cpus: &str) -> String {
         let output = self.run(&["--apply", "--cpus", cpus, "eth0"]);
         let said = String::from_utf8(output.stdout).unwrap();
@@ -194,7 +194,7 @@ fn what_is_printed_is_written_once_it_is_asked_for() {
     ];
     assert_eq!(machine.holds(), spread);
     assert_eq!(machine.would_write(&["--cpus", "0-2", "eth0"]), [""; 0], "there is nothing left to write");
-    // What is not taken is said, and the others are written.
+    // A file that does not take its value is reported, and the others are written.
     let kept = machine.0.join("sys/class/net/eth0/queues/tx-0/xps_cpus");
     fs::remove_file(&kept).unwrap();
     fs::create_dir(&kept).unwrap();

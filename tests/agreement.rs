@@ -64,7 +64,7 @@ impl Front {
     fn start(upstreams: &[SocketAddr], shards: usize) -> Front {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--policy", "prefix-hash"]);
-        // A front's shards and drivers are no part of the answer.
+        // The homes do not depend on a front's shards and drivers.
         let driver = if shards == 1 { "epoll" } else { "auto" };
         command.args(["--shards", &shards.to_string(), "--driver", driver]);
         upstreams.iter().for_each(|address| {
@@ -209,7 +209,7 @@ fn message(stream: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
     Some((head, body))
 }
 
-/// The least that a front asks of an engine.
+/// Engines that answer the least that a front asks of one.
 fn engines() -> Vec<SocketAddr> {
     let engine = |_| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

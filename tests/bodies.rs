@@ -20,7 +20,7 @@ fn a_token_stream_passes_in_whole_chunks() {
     }
 }
 
-/// What became of a chunked body.
+/// What is sent on of a chunked body.
 #[derive(Default)]
 struct Passed {
     /// What is sent on, with its framing,
@@ -31,7 +31,7 @@ struct Passed {
     done: bool,
 }
 
-/// Of one that comes in two pieces.
+/// What is sent on of a body that comes in two pieces.
 fn passed(bytes: &[u8], cut: usize) -> Result<Passed, Fault> {
     let (mut body, mut passed) = (Body::new(BodyLength::Chunked), Passed::default());
     for piece in [&bytes[..cut], &bytes[cut..]] {
@@ -104,7 +104,7 @@ fn trailers_are_bounded_and_filtered() {
     };
     assert_eq!(end("0\r\nX-Sum: 1\r\n\r\n").as_deref(), Some("0\r\nX-Sum: 1\r\n\r\n"));
     for name in [
-        // What the front acts on itself, or is of the connection.
+        // Fields that the front acts on itself, or that belong to the connection.
         "Content-Length",
         "Transfer-Encoding",
         "Host",

@@ -15,14 +15,14 @@ fn row<'a>(table: &'a str, policy: &str) -> &'a str {
     table.lines().find(|line| line.split_whitespace().next() == Some(policy)).unwrap()
 }
 
-/// What it found in caches, in percent.
+/// The policy's hit rate in the table, in percent.
 fn hit_rate(table: &str, policy: &str) -> f64 {
     let before = row(table, policy).split(" %").next().unwrap();
     before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// No reply may fail. What is found in caches may be as it should at best of three times: what counts of each policy is
-/// less than two seconds, in which the machine may stand still.
+/// No reply may fail. Hit rates have to be as they should in one of three tries: less than two seconds of each policy
+/// are counted, in which the machine may stand still.
 fn compares(policies: &str, seconds: &str, as_it_should: impl Fn(&str) -> bool) {
     let mut tables = String::new();
     let found = (0..3).any(|_| {
@@ -43,7 +43,7 @@ fn conversations_that_stay_find_their_prefix() {
     });
 }
 
-/// The policies that the demo compares by itself. Times are not compared: so few conversations wait for nobody.
+/// The policies that the demo compares by default. Times are not compared: with so few conversations none waits.
 #[test]
 fn behind_a_front_warm_finds_more_than_random() {
     let policies = ["random", "least-load", "prefix-hash", "warm"];
@@ -54,8 +54,9 @@ fn behind_a_front_warm_finds_more_than_random() {
     });
 }
 
-/// One of one shard, one of two, and two that know nothing of each other. What 600 conversations find in a minute is the
-/// same to a percent, what these find in a second to two or three; dealt by chance they would find some 70 less.
+/// A front of one shard, one of two, and two fronts that know nothing of each other find as much. Over 600
+/// conversations and a minute their hit rates are equal to a percent, over these and a second to two or three; if
+/// requests were dealt by chance they would be some 70 lower.
 #[test]
 fn more_shards_and_more_fronts_find_as_much() {
     let lineups = ["warm@1x1", "warm@1x2", "warm@2x1"];

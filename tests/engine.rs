@@ -233,7 +233,7 @@ const LONG: &str = r#"{"prompt":"abcd","max_tokens":16000,"stream":STREAM}"#;
 
 #[test]
 fn a_client_that_leaves_ends_its_request_in_any_phase() {
-    // In a stream, in an unstreamed reply, and in the queue behind both.
+    // Clients leave in a stream, in an unstreamed reply, and in the queue behind both.
     let running = start(|settings| {
         settings.time_scale = 1.0;
         settings.profile = Profile { max_num_seqs: 2, ..Profile::default() };
@@ -363,7 +363,7 @@ fn keys_are_asked_on_v1_alone() {
 
 #[test]
 fn idle_connections_close() {
-    // The request is to come before that.
+    // The request has to come within that time.
     let running = start(|settings| settings.idle_timeout = Duration::from_secs(3));
     let mut socket = connect(running.address);
     socket.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -373,7 +373,8 @@ fn idle_connections_close() {
     assert!(find(&bytes, b"408").is_none());
 }
 
-/// As a front that chooses among them needs it: each has a cache and series of its own, and takes what names it.
+/// A front that chooses among ranks needs each to have a cache and series of its own, and to take the requests that
+/// name it.
 #[test]
 fn ranks_behind_one_port_are_named_by_a_field() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// begin.
 const ASLEEP: Duration = Duration::from_millis(200);
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// A drain waits for who has yet to ask until a second behind its coming.
+/// A drain waits for a client that has yet to ask until a second after it connected.
 const WELL_WITHIN: Duration = Duration::from_millis(800);
 
 fn epoll() -> Epoll {
@@ -78,7 +78,7 @@ impl Front {
         Front::listening(shards, shards, driver)
     }
 
-    /// Of which only the first few have a listener.
+    /// A front of so many shards, of which only the first few have a listener.
     fn listening<D: Driver + 'static>(shards: usize, listening: usize, driver: fn() -> D) -> Front {
         let (stats, process) = (Stats::leak(shards), Process::leak(shards));
         let mut address: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -101,7 +101,7 @@ impl Front {
         Front { address, stats, process, threads }
     }
 
-    /// Nobody hands over to a shard that has yet to begin.
+    /// Waits until all shards turn: no connections are handed over to one that has yet to begin.
     fn until_all_turn(&self) {
         let deadline = Instant::now() + PATIENCE;
         while (0..self.stats.shards()).any(|shard| self.stats.shard(shard).turns() == 0) {
@@ -136,7 +136,7 @@ impl Front {
     }
 }
 
-/// For what nobody serves, and is told so.
+/// Asks for a model that no engine serves, and reads the refusal.
 fn ask(client: &mut TcpStream) {
     client.write_all(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
 }
@@ -148,7 +148,7 @@ impl Drop for Front {
     }
 }
 
-/// A burst; then, after all that one shard had has gone, another.
+/// A burst of connections stays even; so does another burst after one shard has lost all of its own.
 fn stays_even<D: Driver + 'static>(driver: fn() -> D) {
     for shards in [2, 3] {
         let front = Front::start(shards, driver);
@@ -199,8 +199,9 @@ fn eventful_stopwatch() -> u64 {
     0
 }
 
-/// As soon as the turn is over, or in the next one, which then does not sleep: seen late, it is so by a second. At best
-/// of three times, as the shard may not be let run at once.
+/// A connection that is handed over in the middle of a turn is taken in when the turn is over, or in the next one,
+/// which then does not sleep; one that is overlooked is late by a second. The best of three times counts, since the
+/// machine may not let the shard run at once.
 fn who_comes_in_the_middle_of_a_turn_is_taken_in<D: Driver + 'static>(driver: fn() -> D) {
     let at_once = (0..3).any(|_| time_to_take_in(driver) < AT_ONCE);
     assert!(at_once, "it is not seen, time and again, on {}", D::NAME);
@@ -243,7 +244,7 @@ impl Two {
     }
 }
 
-/// The second rings while the first looks at a request that came before the bell was rung.
+/// The second shard rings the first one's bell while that looks at a request that came before.
 fn time_to_take_in<D: Driver + 'static>(driver: fn() -> D) -> Duration {
     let (two, [mut shard, mut other]) = Two::start(driver, eventful_stopwatch);
     let addresses = two.addresses;
@@ -281,7 +282,8 @@ fn a_shard_on_io_uring_takes_in_who_comes_in_the_middle_of_its_turn() {
     }
 }
 
-/// Whoever was handed over is answered, also who asked before, and what cannot be is not left hanging.
+/// Connections that are handed over are answered, also if they asked before, and one that cannot be handed over is not
+/// left hanging.
 fn who_is_handed_over_is_served<D: Driver + 'static>(driver: fn() -> D) {
     // All come to the first shard.
     let front = Front::listening(2, 1, driver);
@@ -343,8 +345,8 @@ impl Asker {
     }
 }
 
-/// A go in which clients asked too late to be waited for shows nothing: hardly do they in each of three. Each says how
-/// long they took, and what was wrong.
+/// Panics if something was wrong in a try. A try in which clients asked too late to be waited for shows nothing, which
+/// hardly happens in each of three. `go` returns how long they took, and what was wrong.
 fn all_are_answered(go: impl Fn() -> (Duration, Option<String>)) {
     for left in (0..3).rev() {
         let (took, Some(wrong)) = go() else { return };
@@ -352,8 +354,8 @@ fn all_are_answered(go: impl Fn() -> (Duration, Option<String>)) {
     }
 }
 
-/// Those that the other shard has, those on their way to it, and those that nobody has accepted; whether they asked
-/// before or do so at once.
+/// When a drain begins, connections are answered that the other shard has, that are on their way to it, or that are not
+/// accepted yet, whether they asked before or do so at once.
 fn who_comes_as_a_drain_begins_is_answered<D: Driver + 'static>(driver: fn() -> D) {
     all_are_answered(|| come_as_a_drain_begins(driver));
 }
@@ -418,7 +420,7 @@ fn who_comes_as_a_drain_begins_on_io_uring_is_answered() {
     }
 }
 
-/// The same at any instant: while all that came to one shard is shared out, both are told to drain.
+/// The same at any instant: both shards are told to drain while connections that came to one of them are shared out.
 fn a_burst_into_a_drain_is_answered<D: Driver + 'static>(driver: fn() -> D) {
     for round in 0..8 {
         all_are_answered(|| come_before_a_drain(driver, round));
@@ -484,7 +486,7 @@ fn time_to_drain<D: Driver + 'static>(shards: usize, driver: fn() -> D) -> Durat
         sleep(Duration::from_millis(1));
     }
     let took = told.elapsed();
-    // A moment later: it might have been about to ask again.
+    // It ends a moment later than the drain begins: the client might have been about to ask again.
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an idle connection ends");
     took
 }

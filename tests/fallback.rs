@@ -56,7 +56,8 @@ fn little_lockable_memory_is_enough() {
         front.serves();
         (driver == "uring").then(|| operations(&why))
     });
-    // A ring for nothing is one that this kernel does not count, and there is none in a single page of 64 KiB.
+    // If a user without lockable memory gets a ring, this kernel does not count rings; and with pages of 64 KiB a
+    // single page has no room for one.
     if much.is_none() || none.is_some() || rustix::param::page_size() > 4 << 10 {
         return untested::say("a smaller ring, as this kernel gives none, counts none or has large pages");
     }
@@ -170,7 +171,7 @@ impl Drop for Front {
     }
 }
 
-/// How many a ring has, of what is said of it.
+/// How many operations a ring has, out of the words that say why it is used.
 fn operations(why: &str) -> u32 {
     let behind = why.split("; its ring has ").nth(1).unwrap_or_else(|| panic!("no ring in {why}"));
     behind.split(' ').next().unwrap().parse().unwrap()

@@ -1,4 +1,4 @@
-//! Commands whose reader has left go on without him, or end with the status that they would have had.
+//! Commands whose output nobody reads any more go on without a reader, or end with the status that they would have had.
 
 #[path = "fleet/reserved.rs"]
 mod reserved;
@@ -37,7 +37,7 @@ fn what_nobody_reads_ends_no_command() {
     }
 }
 
-/// A report that is lost is none: whoever reads its file has half of it, or nothing.
+/// A command whose report does not fit on the disk fails: its file has half of the report, or nothing.
 #[test]
 fn what_a_full_disk_takes_is_no_success() {
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mooncake/first-160.jsonl.zst");
@@ -61,7 +61,7 @@ fn an_engine_serves_on_when_nobody_reads_that_it_does() {
         std::thread::sleep(std::time::Duration::from_millis(10));
         serves = std::net::TcpStream::connect(free).is_ok();
     }
-    // It listens before it says so; a connection is accepted only behind that.
+    // It listens before it says so, but accepts connections only afterwards.
     let answers = serves && {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(free).unwrap();

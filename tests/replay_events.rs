@@ -57,7 +57,7 @@ fn replay(source: &dyn Source, profile: &Profile, policy: &str, fronts: usize, e
     run(&setting(source, profile), chooser, &AtomicU64::new(0))
 }
 
-/// Tokens thought of and not found, and found and not thought of.
+/// Tokens predicted but not found in a cache, and found but not predicted.
 fn misjudged(run: &Run) -> (u64, u64) {
     let each = run.records.iter().map(|record| {
         let predicted = record.predicted.expect("it thinks of caches");
@@ -78,7 +78,7 @@ fn at_once_and_with_room_engines_find_what_was_thought_and_by_warm_they_do_not()
         assert!(precise.records.len() > 100, "{name}: {} requests show little", precise.records.len());
         assert!(precise.records.iter().any(|record| record.cached > 1_000), "{name}: nothing was cached");
         assert_eq!(misjudged(&precise), (0, 0), "{name}");
-        // It does not know of replies.
+        // `warm` does not know what replies leave in caches, which counts in all traffic but this.
         if *name != "prefixes" {
             assert!(misjudged(&replay(&**source, profile, "warm", 1, AT_ONCE)).1 > 0, "{name}");
         }
@@ -125,7 +125,7 @@ fn what_is_lost_is_missed_most_where_nobody_asks_again() {
     };
     let (none, asked, never) = (of(0.0, true), of(2.0, true), of(2.0, false));
     assert!(none <= asked && asked < never, "{none}, {asked}, {never}");
-    // All is lost, and nothing shows it: promises end, and nobody is left to confirm them.
+    // All events are lost, and nothing shows it: promises end, and no event confirms them.
     assert!(of(100.0, true) > never);
 }
 
@@ -156,7 +156,7 @@ fn where_caches_are_too_small_more_is_found_by_events_than_without() {
     assert!(precise.0 > warm.0 + 0.005 && precise.1 < warm.1, "{precise:?}, warm {warm:?}");
 }
 
-/// A policy that is told of events and does nothing with them.
+/// A policy that is told of events but ignores them.
 struct Listens(Box<dyn Chooser>);
 
 impl Chooser for Listens {

@@ -1,4 +1,5 @@
-//! Replays of a front's own access log: what its lines become, what is left out and said, and that no bytes panic.
+//! Replays of a front's own access log: what its lines become, which are left out and reported, and that no bytes make
+//! it panic.
 
 use std::io::{Cursor, Read};
 use std::process::Command;
@@ -159,7 +160,7 @@ fn chains_of_two_releases_meet_in_the_longer_links() {
     assert_eq!((account.broken, account.link_bytes), (2, 768), "no link of 512 bytes ends where three of 768 do");
 }
 
-/// By `warm` a key is of the prompt's first 4,096 bytes: in a shorter chat another with each turn.
+/// With `warm` a key is made of the prompt's first 4,096 bytes: in a shorter chat it is another one with each turn.
 #[test]
 fn keys_that_no_prefix_policy_chose_by_name_no_first_message() {
     let turn = |second, reason: &str, key: &str, chain: &str| {

@@ -31,7 +31,7 @@ fn shipped(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What `systemd-analyze` says; `None` where there is none, as in most containers.
+/// Whether `systemd-analyze` succeeds, and what it says; `None` where it is not installed, as in most containers.
 fn analyze(args: &[&str], subjects: &[impl AsRef<OsStr>]) -> Option<(bool, String)> {
     let output = match Command::new("systemd-analyze").args(args).args(subjects).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -64,14 +64,14 @@ fn the_unit_exposes_little() {
     assert!(succeeded, "{}", text.lines().last().unwrap_or_default());
 }
 
-/// Without a pause between restarts, systemd would go on for ever with what it cannot do itself.
+/// A status that a restart cannot mend is not tried again: systemd would go on for ever.
 #[test]
 fn what_does_not_mend_itself_is_not_tried_again() {
     let statuses = |unit: &str| {
         let shipped = shipped(unit);
         shipped.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap().to_owned()
     };
-    // What a drop-in says of this is added to what the unit says.
+    // Statuses in a drop-in are added to those of the unit.
     let statuses = statuses("systemd/warmfront.service") + " " + &statuses("tuning/realtime.conf");
     assert_eq!(statuses, "78 203 217 218 226 228 238 240 243 214");
     let names =
@@ -98,7 +98,7 @@ fn the_unit_has_descriptors_for_32_full_shards() {
     let limit = service.lines().find_map(|line| line.strip_prefix("LimitNOFILE=")).unwrap();
     let documented: toml::Table = shipped("systemd/warmfront.toml").parse().unwrap();
     let clients = documented["limits"]["connections_max"].as_integer().unwrap();
-    // What the shards and the process have open before the first client.
+    // Added are the descriptors that the shards and the process have open before the first client.
     assert_eq!(limit.parse(), Ok(2 * 32 * clients + 64 + 31 * 5));
 }
 
@@ -113,7 +113,7 @@ fn the_socket_is_where_the_front_listens() {
     assert_eq!(listens, default);
 }
 
-/// Building the package is for those who have cargo-deb; that its parts are there is for everybody.
+/// Building the package needs cargo-deb; that its parts are there is tested without.
 #[test]
 fn what_the_package_is_made_of_is_there() {
     let manifest: toml::Table = shipped("Cargo.toml").parse().unwrap();
@@ -125,7 +125,7 @@ fn what_the_package_is_made_of_is_there() {
     }
     let scripts = deb["maintainer-scripts"].as_str().unwrap();
     for script in ["postinst", "postrm"] {
-        // The parts for systemd stand where this does.
+        // cargo-deb puts the parts for systemd in the place of this mark.
         let text = shipped(&format!("{scripts}/{script}"));
         assert!(text.starts_with("#!/bin/sh\n") && text.contains("\n#DEBHELPER#\n"), "{script}");
     }
@@ -135,7 +135,7 @@ fn what_the_package_is_made_of_is_there() {
     }
 }
 
-/// Whatever becomes of the front, dpkg goes on; that it still runs the old program is said.
+/// If the front fails to upgrade, dpkg goes on all the same, and it is said that the old program still runs.
 #[test]
 fn an_upgrade_of_the_package_does_not_fail_with_the_front() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("postinst-{}", std::process::id()));
@@ -183,7 +183,7 @@ fn what_is_installed_wants_engines_and_nothing_else() {
     assert!(with.status.success() && with.stdout.is_empty() && with.stderr.is_empty(), "{with:?}");
 }
 
-/// A newer package starts another process in the place of the one that runs: it is to know what that knew.
+/// An upgrade of the package replaces the running process by another, which has to know what the old one knew.
 #[test]
 fn what_is_installed_keeps_what_is_known_of_caches_where_the_unit_may_write() {
     let installed = shipped("systemd/debian/warmfront.toml");

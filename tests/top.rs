@@ -28,7 +28,7 @@ impl Drop for Running {
 
 fn warmfront(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmfront"));
-    // What the tests run in must not show.
+    // Variables of the tests' own environment must not change what is shown.
     command.args(arguments).env_remove("COLUMNS").env_remove("NO_COLOR").env("TERM", "xterm").stdin(Stdio::null());
     command
 }
@@ -135,13 +135,13 @@ fn refused(output: &Output) -> String {
 #[test]
 fn one_screen_of_a_fleet_at_work() {
     let fleet = Fleet::start();
-    // A part of what came in the window is known only from what was known before it.
+    // What came within a window is known only by the difference to a reading before it.
     until("both engines read", || {
         fleet.tells("/metrics").matches("\nwarmfront_engine_prefix_hits_tokens_total{").count() >= 2
     });
     let mut top = warmfront(&["top", "--admin", &fleet.admin, "--window", "3"]).stdout(Stdio::piped()).spawn().unwrap();
-    // Two turns of each conversation, so that the second finds the first in a cache; for as long as it looks, whenever it
-    // began to.
+    // Two turns of each conversation, so that the second finds the first in a cache; sent for as long as `top` looks,
+    // whenever it began to.
     let mut streams = 0;
     while top.try_wait().unwrap().is_none() {
         fleet.stream(streams / 2);
@@ -170,7 +170,7 @@ fn one_screen_of_a_fleet_at_work() {
         assert_eq!((row.len(), row[0].as_str(), row[1].as_str()), (9, "up", "approximate"), "{screen}");
         assert!(row[4].ends_with('%'), "KV use is known: {screen}");
     }
-    // Somebody served: what is predicted and what is hit, and times to first tokens, are those of this window.
+    // A row of an engine that served: what was predicted and hit, and times to first tokens, are those of this window.
     let busy = rows.iter().find(|row| row[7] != "-").unwrap_or_else(|| panic!("{screen}"));
     assert!(busy[5].ends_with('%') && busy[6].ends_with('%'), "{screen}");
     assert!(busy[7].ends_with('s') && busy[8].ends_with('s'), "{screen}");
@@ -213,7 +213,7 @@ fn a_front_that_ends_between_two_readings() {
         asked.is_some()
     });
     let (mut asked, _) = asked.unwrap();
-    // From here on nobody is there, and what was asked first has yet to be answered.
+    // From here on no front answers, and the first question has yet to be answered.
     drop(front);
     BufReader::new(&asked).lines().find(|line| line.as_ref().unwrap().is_empty());
     asked.write_all(fleet.tells("/metrics").as_bytes()).unwrap();
@@ -222,7 +222,7 @@ fn a_front_that_ends_between_two_readings() {
     assert!(why.contains("cannot connect to"), "{why}");
 }
 
-/// What stands between the two is on another screen, without a cursor.
+/// Enters the alternate screen and hides the cursor.
 const ENTERED: &str = "\x1b[?1049h\x1b[?25l";
 const LEFT: &str = "\x1b[m\x1b[?25h\x1b[?1049l";
 
@@ -281,7 +281,7 @@ impl Screen {
         kill_process(Pid::from_child(&self.top.0), signal).unwrap();
     }
 
-    /// It has ended well and left the terminal as it was.
+    /// Asserts that `top` has ended well and left the terminal as it was.
     fn ended(&mut self) {
         self.shows(LEFT);
         assert!(self.top.0.wait().unwrap().success());
@@ -312,7 +312,7 @@ fn a_terminal_shows_the_fleet_and_is_left_as_it_was() {
     screen.shows("faults");
     screen.signal(Signal::TSTP);
     screen.shows(LEFT);
-    // A signal to go on would be lost on one that still runs.
+    // A signal to go on would be lost on a process that still runs.
     until("it to stop", || std::fs::read_to_string(&state).unwrap().contains(") T "));
     assert_eq!(screen.modes(), modes);
     screen.signal(Signal::CONT);

@@ -24,7 +24,7 @@ fn models_that_no_engine_serves_are_said_at_each_change() {
         )
     };
     let front = Front::start("auto", &[], &of("mm", "n"));
-    let unserved = "no engine serves the model of this [pool]";
+    let unserved = "no engine serves the model that the configuration names here";
     front.until_said("no engine serves");
     assert!(front.log().contains("name=\"default_model = \\\"mm\\\"\""), "{}", front.log());
     front.until_health(0, "up");
