@@ -9,12 +9,10 @@
 //!   what part of their prompts the engines themselves found cached.
 //! * A reply is found with the next turn that brings it back, as far as links reach into it: see [`answered`].
 //! * Without `completion_tokens` a reply is as long as its bytes make it; a reply that was cut, as far as it came.
-//! * Requests that an engine never saw (refused, no endpoint), and those that generate nothing, are left out and
-//!   counted.
+//! * Requests that no engine saw (refused, no endpoint), and those that generate nothing, are left out and counted.
 //! * Lines that are none of ours are left out and counted as well, since a log ends anywhere. If they are more than one
 //!   in ten, the first of them is refused.
-//! * Requests of several pools are replayed as if every engine served every model, and the replay says so; or one
-//!   pool's are.
+//! * Requests of several pools go as if every engine served every model, which the replay says; or one pool's alone.
 //! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many chains go on (its
 //!   own message is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands
 //!   for the first user message if that made it; if another policy chose, the key is another, and each conversation
@@ -251,8 +249,7 @@ pub fn read(
     Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
 }
 
-/// Reads a line; `None`: nothing to replay. Beside the request stand its pool's name, and whether its reply was counted
-/// in bytes.
+/// Reads a line; `None`: nothing to replay. Beside the request: its pool, and whether its reply was counted in bytes.
 fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
@@ -296,9 +293,8 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
     Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
 }
 
-/// Tokens of a link: the median over the links of lines that have both, counting half a stretch that a chain leaves out
-/// of its prompt. Images, and what an engine kept of earlier turns, are tokens without a link: a mean would spread them
-/// over all links.
+/// Tokens of a link: the median over the links of lines that have both, counting half a stretch beyond the last link.
+/// Images, and what an engine kept of earlier turns, are tokens without a link, which a mean would spread over all.
 fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
     let both = seen.iter().filter_map(|one| Some((one.prompt?.min(TOKENS_MAX), 2 * one.links() + 1)));
     let rounded = |(tokens, halves): (u64, u64)| ((2 * tokens + halves / 2) / halves, halves);
