@@ -257,7 +257,9 @@ fn json(state: &State) -> Result<Vec<u8>, serde_json::Error> {
 }
 
 pub(super) fn write(state: &State, out: impl Write) -> Result<(), serde_json::Error> {
-    let (endpoints, snapshot) = (shown(state), state.published.current());
+    // In this order: the members shown are as new as the epoch beside them, or newer.
+    let snapshot = state.published.current();
+    let endpoints = shown(state);
     let served = snapshot.pools.iter().filter(|pool| !pool.members.is_empty());
     let shown = ShownFleet {
         epoch: snapshot.epoch,

@@ -140,8 +140,11 @@ impl Keeper {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         // The engine of a place keeps its name and URL, which is all that its watch knows of it.
         watches.retain(|place, (known, _)| *known == plan && engines.iter().any(|(engine, _)| engine == place));
-        for (place, upstream) in engines {
-            watches.entry(place).or_insert_with(|| (plan.clone(), watch::start(self, place, &upstream, &plan)));
+        let new: Vec<(usize, Upstream)> =
+            engines.into_iter().filter(|(place, _)| !watches.contains_key(place)).collect();
+        let apart = watch::apart(new.len());
+        for (number, (place, upstream)) in (0..).zip(new) {
+            watches.insert(place, (plan.clone(), watch::start(self, place, &upstream, &plan, apart * number)));
         }
         drop(watches);
         self.listen();

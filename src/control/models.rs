@@ -197,7 +197,7 @@ pub(super) fn merged(members: &[Member]) -> ModelsAnswer {
     authorizations.sort_unstable();
     authorizations.dedup();
     // Nobody can show a key that we know: who is told of such an engine's models, that engine has to judge.
-    let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.ids().is_some();
+    let is_hidden = |member: &&Member| authorizations.is_empty() && member.lock != Lock::Open && member.has_ids();
     let (mut cards, mut ids): (Vec<Card>, HashSet<&str>) = Default::default();
     for member in members.iter().filter(|member| !is_hidden(member)) {
         cards.extend(member.known_ids().filter(|id| ids.insert(id)).map(|id| member.card(id)));
@@ -254,6 +254,11 @@ mod tests {
         assert_eq!((taken.len(), left_out), (MODELS_MAX, 5_000 - MODELS_MAX));
         let fat = format!("{{\"data\":[{{\"id\":\"a\",\"x\":\"{}\"}}]}}", "y".repeat(CARD_BYTES_MAX));
         assert_eq!(of(&fat).unwrap().0, Cards::from(vec![Card::made("a")]));
+        let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        for unreadable in [r#""\ud800""#, "1e999", &deep] {
+            let cards = of(&format!("{{\"data\":[{{\"id\":\"a\",\"x\":{unreadable}}}]}}")).unwrap().0;
+            assert_eq!(cards, Cards::from(vec![Card::made("a")]), "{unreadable}");
+        }
     }
 
     /// What vLLM makes up for each answer is no reason to make a thousand cards anew, nor to read them as a tree.

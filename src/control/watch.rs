@@ -22,10 +22,11 @@ use super::truth::Ours;
 use crate::config::{Config, Upstream};
 use crate::fleet::Health;
 
-/// Between the first questions to two engines for what they serve, and of how many: all at once would be hundreds of
-/// megabytes where they have a thousand adapters each.
+/// Between the first questions to two engines for what they serve: all at once would be hundreds of megabytes if they
+/// have a thousand adapters each.
 const MODELS_APART: Duration = Duration::from_millis(2);
-const ENGINES_APART: usize = 512;
+/// All new engines are first asked within this time, however many they are: a start waits a second for their answers.
+const MODELS_WITHIN: Duration = Duration::from_millis(400);
 /// How often an engine without an address is looked at.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Least time before a probe that failed connects and faults, which shards count, make early.
@@ -91,8 +92,19 @@ impl Plan {
     }
 }
 
+/// Time between the first questions to so many new engines for what they serve.
+pub fn apart(engines: usize) -> Duration {
+    MODELS_APART.min(MODELS_WITHIN / engines.max(1) as u32)
+}
+
 /// Starts all of it for the engine at `place`; it ends when what is returned is dropped.
-pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Plan) -> JoinSet<()> {
+pub fn start(
+    keeper: &Arc<Keeper>,
+    place: usize,
+    upstream: &Upstream,
+    plan: &Plan,
+    models_after: Duration,
+) -> JoinSet<()> {
     let watch = Watch {
         keeper: Arc::clone(keeper),
         place,
@@ -100,6 +112,7 @@ pub fn start(keeper: &Arc<Keeper>, place: usize, upstream: &Upstream, plan: &Pla
         name: upstream.label(),
         authority: upstream.url.authority(),
         plan: plan.clone(),
+        models_after,
     };
     let mut tasks = JoinSet::new();
     watch.lasts("names", Watch::resolve, &mut tasks);
@@ -118,6 +131,8 @@ struct Watch {
     name: String,
     authority: String,
     plan: Plan,
+    /// When it is first asked what it serves, from the start of the watch on.
+    models_after: Duration,
 }
 
 impl Watch {
@@ -296,7 +311,7 @@ impl Watch {
         let client = Client::default();
         let mut said = None;
         let mut said_left_out = 0;
-        sleep(MODELS_APART * (self.place % ENGINES_APART) as u32).await;
+        sleep(self.models_after).await;
         loop {
             let Some(server) = self.keeper.server(self.place) else {
                 sleep(GLANCE).await;
@@ -383,6 +398,15 @@ mod tests {
     use super::*;
     use crate::control::keeper::tests::keeper;
     use crate::control::tests::config_of;
+
+    /// A start waits a second for what they serve.
+    #[test]
+    fn all_engines_are_asked_soon_what_they_serve() {
+        assert_eq!(apart(1), MODELS_APART);
+        for engines in [0, 1, 64, 200, 400, 1_024] {
+            assert!(apart(engines) * engines as u32 <= MODELS_WITHIN, "{engines}");
+        }
+    }
 
     /// As a pod that was not scheduled yet when the front began.
     #[tokio::test(flavor = "current_thread")]

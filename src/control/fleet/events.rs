@@ -96,7 +96,7 @@ impl Fleet {
     /// counts like what is sent there.
     pub fn unheard(&mut self, place: usize) {
         // An engine that has not said yet what it serves may be listened to once it has.
-        let member = self.member(place).filter(|member| member.ids().is_some());
+        let member = self.member(place).filter(|member| member.has_ids());
         let steps = member.and_then(|member| member.now.as_ref()).filter(|tenancy| tenancy.unit == Unit::Steps);
         if let Some(id) = steps.map(|tenancy| tenancy.id) {
             self.notes(place, id, Unit::Blocks);
@@ -201,9 +201,9 @@ impl Fleet {
         let Some(member) = self.member(place).filter(|member| member.upstream.kv_events != KvEvents::Off) else {
             return false;
         };
-        match member.ids() {
-            Some(_) => self.to_hear(place).is_some_and(|wanted| wanted.form.id == form),
-            None => self.forms.folders().any(|(_, known)| known.form.id == form),
+        match member.has_ids() {
+            true => self.to_hear(place).is_some_and(|wanted| wanted.form.id == form),
+            false => self.forms.folders().any(|(_, known)| known.form.id == form),
         }
     }
 

@@ -150,7 +150,7 @@ impl Fleet {
     pub(in crate::control) fn is_acquainted(&self, succeeds: bool) -> bool {
         self.members().iter().all(|member| {
             let Some(tenancy) = &member.now else { return !succeeds };
-            let says_models = member.ids().is_some() || member.models_error.is_some();
+            let says_models = member.has_ids() || member.models_error.is_some();
             // An engine that sleeps says so beside its load.
             let says_load = tenancy.is_known || tenancy.scrape_error.is_some();
             says_models && says_load && (tenancy.course.is_known() || !succeeds)

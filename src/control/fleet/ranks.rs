@@ -94,7 +94,7 @@ impl Fleet {
                 && !(any_known && other.has_lost_its_models())
         };
         let mut elsewhere = self.members.iter().filter(is_elsewhere);
-        let Some(ids) = member.ids() else { return elsewhere.any(|other| other.ids().is_none()) };
+        let Some(ids) = member.ids() else { return elsewhere.any(|other| !other.has_ids()) };
         let mut nowhere: HashSet<&str> = ids.into_iter().collect();
         elsewhere.any(|other| {
             other.known_ids().for_each(|id| _ = nowhere.remove(id));

@@ -120,7 +120,7 @@ impl Fleet {
     /// Whether engines that are up serve what a member does, as far as that is known.
     fn others_serve(&self, at: usize) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        let is_unknown = |member: &Member| member.ids().is_none();
+        let is_unknown = |member: &Member| !member.has_ids();
         let is_peer = |other: &Member| other.shares_a_model(member) || is_unknown(other) && is_unknown(member);
         let others = self.members.iter().filter(|other| other.place != member.place);
         others.filter(|other| other.health() == Some(Health::Up)).any(is_peer)

@@ -66,12 +66,13 @@ impl<'a> Entry<'a> {
         (&self.id, self.is_adapter, self.context, self.root.as_deref())
     }
 
-    /// With the bytes that it stands in, unless these are too many.
+    /// With the bytes that it stands in, unless these are too many, or clients could not read them.
     fn card(&self, json: Bytes) -> Card {
-        let is_fat = json.len() > CARD_BYTES_MAX;
+        // Clients read the list of all engines: one card that they cannot read would hide all models from them.
+        let is_unfit = json.len() > CARD_BYTES_MAX || serde_json::from_str::<serde_json::Value>(self.json).is_err();
         Card {
             id: Box::from(&*self.id),
-            json: if is_fat { Card::made(&self.id).json } else { json },
+            json: if is_unfit { Card::made(&self.id).json } else { json },
             is_adapter: self.is_adapter,
             context: self.context,
             root: self.root.as_deref().map(Box::from),
