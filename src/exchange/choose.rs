@@ -325,7 +325,8 @@ fn next_unbarred(
     for _ in 1..BARRED_PASSED_MAX {
         let choice = policy::choose_by(policy, pool, loads, &others).ok()?;
         if !outcomes.is_barred(choice.endpoint.slot) {
-            return Some(choice);
+            // Of so many tried the oldest was forgotten here.
+            return (!request.avoid.contains(choice.endpoint.slot)).then_some(choice);
         }
         others.avoid.push(choice.endpoint.slot);
     }

@@ -187,6 +187,14 @@ pub(super) fn keeps_out(status: u16, words: &[u8]) -> bool {
     status == 401 || status == 403 && memmem::find(words, NOT_SERVED).is_none()
 }
 
+/// What a reply is judged by, beside its head.
+#[derive(Clone, Copy)]
+pub(super) struct Judged<'a> {
+    pub words: &'a [u8],
+    /// Bytes of its body that are here.
+    pub body_bytes: usize,
+}
+
 /// The words by which a reply is judged.
 pub(super) enum Words<'a> {
     /// As far as they count; none of a reply that is judged without.

@@ -7,12 +7,12 @@
 //! by an engine that was started with another key than the others.
 
 use super::event::{Action, Context, Micros};
-use super::judged::{Told, Verdict, hides_words, judge, keeps_out};
+use super::judged::{Judged, Told, Verdict, hides_words, judge, keeps_out};
 use super::noted::Noted;
 use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
 use crate::counters::stats::Count;
-use crate::http::{self, Known, ReplyFraming, ResponseHead};
+use crate::http::{self, BodyLength, Known, ReplyFraming, ResponseHead};
 use crate::policy::Eligible;
 use crate::scan::Api;
 use crate::snapshot::{Pool, Snapshot};
@@ -191,9 +191,10 @@ impl Exchange {
         &mut self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
-        words: &[u8],
+        judged: Judged<'_>,
         cx: &mut Context<'_>,
     ) -> bool {
+        let Judged { words, body_bytes } = judged;
         let is_for_now = head.fields.has(Known::RetryAfter) || hides_words(head, framing);
         let verdict = judge(head.status, is_for_now, words, self.asked.media);
         self.reply.ended = verdict.ended(head.status);
@@ -211,13 +212,16 @@ impl Exchange {
             self.try_again(if not_reached { Count::RetriedConnect } else { Count::RetriedBusy }, cx);
             return false;
         }
-        if verdict == Verdict::NotHere && self.asks_on(words, cx) {
+        let is_whole = framing.body == BodyLength::Length(body_bytes as u64);
+        let reuse = is_whole && framing.keep_alive && self.ends_for_certain(framing);
+        if verdict == Verdict::NotHere && self.asks_on(words, reuse, cx) {
             return false;
         }
         if was_refused {
             self.pay_back(cx);
         }
-        if (200..300).contains(&head.status) {
+        // A preflight is answered by any engine, and has no body to answer with.
+        if (200..300).contains(&head.status) && framing.body != BodyLength::None {
             self.note_found(cx);
         }
         self.is_let_in(head.status, keeps_out(head.status, words), cx)

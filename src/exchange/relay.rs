@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::event::{Action, Context, Side, Source};
-use super::judged::{Words, tells_of_error};
+use super::judged::{Judged, Words, tells_of_error};
 use super::shown::Shown;
 use super::{End, Ending, Exchange, Phase, Waiting, refusals};
 use crate::counters::stats::{Count, Timing};
@@ -89,7 +89,10 @@ impl Exchange {
                         self.hold_head(all.to_vec(), cx);
                         Headed::Partial
                     }
-                    Words::Here(words) => self.begin_reply(&head, &framing, &words, &all[..before], cx),
+                    Words::Here(words) => {
+                        let judged = Judged { words: &words, body_bytes: all.len() - head.len };
+                        self.begin_reply(&head, &framing, judged, &all[..before], cx)
+                    }
                 },
                 Err(fault) => self.bad_reply(fault, cx),
             },
@@ -115,7 +118,7 @@ impl Exchange {
         &mut self,
         head: &ResponseHead<'_>,
         framing: &ReplyFraming,
-        words: &[u8],
+        judged: Judged<'_>,
         before: &[u8],
         cx: &mut Context<'_>,
     ) -> Headed {
@@ -124,7 +127,7 @@ impl Exchange {
         if framing.interim {
             return self.pass_interim(head, framing, end, cx);
         }
-        if !self.is_for_its_client(head, framing, words, cx) {
+        if !self.is_for_its_client(head, framing, judged, cx) {
             return Headed::Nothing;
         }
         let delivery = self.write_reply_head(head, framing, cx);
@@ -175,11 +178,10 @@ impl Exchange {
         self.wait_for_reply(cx);
     }
 
-    /// Whether the engine's connection will stand between two messages, once this reply's last byte has come. That none
-    /// follows a head (HEAD, 204, 304) is a rule, and no byte tells whether the engine keeps it: what it writes all the
-    /// same would be the next client's reply. Who answers before it has all of a request may leave the rest unread, or
-    /// to be read as the next.
-    fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
+    /// Whether the engine's connection will stand between two messages after this reply's last byte. That none follows a
+    /// head (HEAD, 204, 304) is a rule, and an engine that breaks it would write the next client's reply. One that
+    /// answers before it has all of a request may leave the rest unread, or read it as the next.
+    pub(super) fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
         framing.body != BodyLength::None && self.upload.body.done() && !self.has_unsent()
     }
 

@@ -15,7 +15,7 @@ use crate::http;
 use crate::policy::Eligible;
 use crate::prefix;
 use crate::scan::Api;
-use crate::snapshot::{Pool, Snapshot};
+use crate::snapshot::Pool;
 
 /// Before the id in a target.
 const PATH: &[u8] = b"/v1/responses/";
@@ -25,6 +25,8 @@ const ID: &[u8] = b"resp";
 const MADE: &[u8] = b"\"id\":\"resp";
 /// among so many of its first bytes.
 const LOOK_BYTES: usize = 512;
+/// Longer bodies are not sent from engine to engine.
+const ASKED_ON_BYTES_MAX: u64 = 64 << 10;
 /// How vLLM and SGLang say that they have none of an id: before it, and behind.
 const NOT_HERE: [&[u8]; 2] = [b"\"message\":\"Response with id '", b"' not found.\""];
 
@@ -85,23 +87,31 @@ impl Exchange {
     }
 
     /// Its engine says that it has no such response: whether another is asked. All ranks of a server have the same.
-    pub(super) fn asks_on(&mut self, words: &[u8], cx: &mut Context<'_>) -> bool {
-        if !self.upload.held_whole || self.tried.is_full() {
+    /// `reuse`: its reply is here to its last byte, so that the connection may serve others.
+    pub(super) fn asks_on(&mut self, words: &[u8], reuse: bool, cx: &mut Context<'_>) -> bool {
+        // Of the eight that are known as tried the oldest may have been forgotten: it was asked once more.
+        let is_again = self.endpoint().is_some_and(|endpoint| self.tried.contains(endpoint.slot));
+        if !self.upload.held_whole || self.upload.bytes > ASKED_ON_BYTES_MAX || self.tried.is_full() || is_again {
             return false;
         }
-        self.sought = not_here(words).map(stored_id).or(self.sought);
-        if self.has_no_other(cx.snapshot) && !self.turns_to_another_pool(cx.snapshot) {
+        // The answer is to be about what was asked: nothing else is sent twice for what an engine says.
+        let asked = self.upload.request();
+        let Some(id) = not_here(words).filter(|id| memmem::find(asked, id).is_some()) else { return false };
+        self.sought = Some(stored_id(id));
+        if self.has_no_other(cx.snapshot) && !self.turns_to_another_pool(cx) {
             return false;
         }
-        cx.actions.push(Action::Dismiss { reuse: false });
+        cx.actions.push(Action::Dismiss { reuse });
         self.leave_server(cx);
         self.send_again(Count::RetriedNotHere, cx);
         true
     }
 
     /// A path names no model: where its pool has nobody left, it may be another's.
-    fn turns_to_another_pool(&mut self, snapshot: &Snapshot) -> bool {
-        let mut others = snapshot.pools.iter().filter(|_| self.names_it_alone());
+    fn turns_to_another_pool(&mut self, cx: &Context<'_>) -> bool {
+        let pools = cx.snapshot.pools.iter().filter(|_| self.names_it_alone());
+        // Where its key is not known it would be told that, and not what those said who let it in.
+        let mut others = pools.filter(|pool| !self.is_strange_to(Some(pool.id), cx));
         let other = others.find(|pool| !self.has_no_other_in(pool, Eligible::is_one_server));
         self.pool = other.map(|pool| pool.id).or(self.pool);
         other.is_some()
@@ -113,9 +123,10 @@ impl Exchange {
         cx.snapshot.pools.iter().find(|pool| pool.eligible().slots().contains(&slot))
     }
 
-    /// Whether neither body nor query is to name a model.
+    /// Whether neither a body nor the query may name a model.
     fn names_it_alone(&self) -> bool {
         let target = || http::method_and_target(self.upload.request()).1;
-        self.asked.api == Api::Other && http::query_value(target(), b"model").is_none()
+        let has_body = self.upload.bytes > 0;
+        self.asked.api == Api::Other && !has_body && http::query_value(target(), b"model").is_none()
     }
 }

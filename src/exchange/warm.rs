@@ -103,7 +103,9 @@ pub fn look_up(
         Rest::Bytes(_) | Rest::Unknown | Rest::None => 0,
     };
     lender.prompt_bytes = rendered.unwrap_or(0).max(first) + beside.text_bytes + unread;
-    let text_alone = rest == Rest::None && counts.ids == 0 && counts.media == 0 && !facts.compares();
+    let is_text = counts.ids == 0 && counts.media == 0 && !facts.compares();
+    // The turns before a stored response are in its engine's count of the prompt, and not in the body.
+    let text_alone = rest == Rest::None && is_text && facts.previous.is_none();
     let text = lender.prompt_bytes as f64 / f64::from(pool.token_bytes);
     let images = counts.media.saturating_mul(pool.settings.image_tokens.into());
     let no_text = counts.ids.saturating_add(images);

@@ -308,7 +308,11 @@ pub fn choose_by(policy: Policy, pool: &Pool, loads: &Loads, request: &Request<'
     if let Some(slot) = request.lies_at.filter(|slot| !eligible.was_tried(&request.avoid, *slot))
         && let Some(row) = eligible.row(slot)
     {
-        return balance::alone(eligible, loads, row, slot);
+        let choice = balance::alone(eligible, loads, row, slot)?;
+        return Ok(match &request.prompt {
+            Some(prompt) if policy.counts_tokens() => warm::there(pool, loads, prompt, choice),
+            _ => choice,
+        });
     }
     let choice = match policy {
         Policy::Random => balance::random(eligible, loads, request),

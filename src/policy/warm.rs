@@ -302,23 +302,38 @@ impl Work<'_> {
         })
     }
 
-    /// For waiting, not for the cost ([`Cache::has_room`]): tokens of the endpoint's cache that must be free for this
-    /// prompt and its answer (and a reserve, if it is cold), and whether they are free now beside the requests in
-    /// flight. They count as free if nothing runs there, if nothing is known of the cache, and for a prompt as long as
-    /// the whole cache: its engine refuses it, so it need not wait.
+    /// See [`room`].
     fn room(&self, slot: u16, answer: u64) -> (u64, bool) {
-        self.eligible.known(slot).map_or((0, true), |(row, cache)| {
-            let held = self.held(slot);
-            let is_warm = held >= self.prompt.tokens / 2;
-            let kept_free = if is_warm { 0 } else { (ROOM_WARM - ROOM_COLD) * cache.capacity / 100 };
-            let needs = u64::from(self.prompt.tokens - held) + cache.idle_part(held) + answer + kept_free;
-            let fits = cache.capacity == 0
-                || u64::from(self.prompt.tokens) >= cache.capacity
-                || self.eligible.load(row, slot, self.loads) == 0
-                || 100 * (cache.occupied(self.loads.resident(slot)) + needs) <= ROOM_WARM * cache.capacity;
-            (needs, fits)
-        })
+        room(self.eligible, self.loads, self.prompt, (slot, self.held(slot)), answer)
     }
+}
+
+/// For waiting, not for the cost ([`Cache::has_room`]): tokens of the endpoint's cache that must be free for this
+/// prompt, of which it holds `held`, and its answer (and a reserve, if it is cold), and whether they are free now beside
+/// the requests in flight. They count as free if nothing runs there, if nothing is known of the cache, and for a prompt
+/// as long as the whole cache: its engine refuses it, so it need not wait.
+#[inline]
+fn room(eligible: &Eligible, loads: &Loads, prompt: &Prompt<'_>, (slot, held): (u16, u32), answer: u64) -> (u64, bool) {
+    eligible.known(slot).map_or((0, true), |(row, cache)| {
+        let is_warm = held >= prompt.tokens / 2;
+        let kept_free = if is_warm { 0 } else { (ROOM_WARM - ROOM_COLD) * cache.capacity / 100 };
+        let needs = u64::from(prompt.tokens - held) + cache.idle_part(held) + answer + kept_free;
+        let fits = cache.capacity == 0
+            || u64::from(prompt.tokens) >= cache.capacity
+            || eligible.load(row, slot, loads) == 0
+            || 100 * (cache.occupied(loads.resident(slot)) + needs) <= ROOM_WARM * cache.capacity;
+        (needs, fits)
+    })
+}
+
+/// A choice that was made for another reason, with what the prompt is worth there and whether there is room for it: it
+/// waits, and is paid for, as any.
+#[cold]
+pub(super) fn there(pool: &Pool, loads: &Loads, prompt: &Prompt<'_>, choice: Choice) -> Choice {
+    let (slot, answer) = (choice.endpoint.slot, u64::from(loads.mean_answer(pool.id)));
+    let tokens = prompt.tokens_at(pool, slot);
+    let (needs, room) = room(pool.eligible(), loads, prompt, (slot, tokens.held), answer);
+    Choice { tokens: Some(tokens), room, needs: needs.min(u32::MAX.into()) as u32, ..choice }
 }
 
 /// What the requests cost that decode at an endpoint, and are held up while `new` tokens are computed there. `mean`:

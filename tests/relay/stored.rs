@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use warmfront::counters::stats::Count;
+use warmfront::counters::Text;
+use warmfront::counters::stats::{Count, TokenCount};
 use warmfront::policy::Policy;
 
 use crate::client::{Reply, get, post};
@@ -41,6 +42,8 @@ fn sought(request: &Request) -> Option<String> {
     Some(body.get("previous_response_id")?.as_str().unwrap().into())
 }
 
+const USAGE: &str = r#""usage":{"input_tokens":6000,"output_tokens":3,"total_tokens":6003}"#;
+
 fn not_found(id: &str) -> String {
     format!(
         r#"{{"error":{{"message":"Response with id '{id}' not found.","type":"invalid_request_error","param":"response_id","code":404}}}}"#
@@ -48,7 +51,7 @@ fn not_found(id: &str) -> String {
 }
 
 fn response(id: &str, streams: bool) -> (u16, &'static str, String) {
-    let response = format!(r#"{{"id":"{id}","created_at":1795187673,"status":"completed","output":[]}}"#);
+    let response = format!(r#"{{"id":"{id}","created_at":1795187673,"status":"completed","output":[],{USAGE}}}"#);
     let created = format!("data: {{\"response\":{response},\"type\":\"response.created\"}}\n\n");
     let delta = r#"data: {"delta":"a","type":"response.output_text.delta"}"#;
     let event = format!("event: response.created\n{created}event: response.output_text.delta\n{delta}\n\n");
@@ -131,6 +134,50 @@ fn one_engine_after_the_other_is_asked_for_a_response_that_nobody_knows() {
     ids.iter().rev().for_each(|id| assert_eq!(maker(&made(&third.ask(goes_on(id)))), maker(id)));
     assert!(third.count(Count::RetriedNotHere) > 0);
     [other, front, third].iter().for_each(Front::settles);
+}
+
+/// Else a client that asks for nothing but these would use up the ports of this machine.
+#[test]
+fn who_has_none_keeps_its_connection() {
+    let engines = ["a", "b", "c"].map(|name| storing(name, false));
+    let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+    (0..10).for_each(|_| assert_eq!(front.ask(get("/v1/responses/resp_none")).status, 404));
+    assert_eq!(front.count(Count::RetriedNotHere), 20);
+    assert!(front.count(Count::UpstreamOpened) <= 3, "{}", front.count(Count::UpstreamOpened));
+    front.settles();
+}
+
+/// It is computed there like any other prompt: it counts there, and teaches nothing of how long tokens are.
+#[test]
+fn what_goes_on_from_a_response_counts_where_that_lies() {
+    let engines = ["a", "b"].map(|name| storing(name, false));
+    let front = Front::with(&engines.each_ref().map(|engine| engine.address), |options| {
+        options.settings.policy = Policy::Warm;
+    });
+    let learnt = || [0, 1].map(|slot| front.counters.predictions().text(slot));
+    let id = made(&front.ask(post("/v1/responses", ASK)));
+    front.settles();
+    let (before, known) = (front.tokens(TokenCount::New), learnt());
+    assert_ne!(known, [Text::default(); 2]);
+    assert_eq!(maker(&made(&front.ask(goes_on(&id)))), maker(&id));
+    front.settles();
+    assert!(front.tokens(TokenCount::New) > before);
+    assert_eq!(learnt(), known);
+}
+
+/// An engine may say so of what it was not asked for; and a long body is not sent to one after the other.
+#[test]
+fn only_what_was_asked_for_is_asked_on() {
+    let lacks = not_found("resp_another");
+    let answer = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{lacks}", lacks.len());
+    let engines = [(); 2].map(|()| Engine::answering(answer.clone()));
+    let front = Front::start(&engines.each_ref().map(|engine| engine.address));
+    assert_eq!(front.ask(get("/v1/responses/resp_1")).text(), lacks);
+    assert_eq!(front.ask(post("/v1/responses", ASK)).text(), lacks);
+    let long = format!(r#"{{"previous_response_id":"resp_another","input":"{}"}}"#, "a".repeat(70_000));
+    assert_eq!(front.ask(post("/v1/responses", long)).text(), lacks);
+    assert_eq!((engines[0].executions() + engines[1].executions(), front.count(Count::RetriedNotHere)), (3, 0));
+    front.settles();
 }
 
 #[test]
