@@ -178,8 +178,8 @@ impl Exchange {
         self.wait_for_reply(cx);
     }
 
-    /// Whether the engine's connection will stand between two messages after this reply's last byte. That none follows a
-    /// head (HEAD, 204, 304) is a rule, and an engine that breaks it would write the next client's reply. One that
+    /// Whether the engine's connection will stand between two messages after this reply's last byte. That none follows
+    /// a head (HEAD, 204, 304) is a rule, and an engine that breaks it would write the next client's reply. One that
     /// answers before it has all of a request may leave the rest unread, or read it as the next.
     pub(super) fn ends_for_certain(&self, framing: &ReplyFraming) -> bool {
         framing.body != BodyLength::None && self.upload.body.done() && !self.has_unsent()

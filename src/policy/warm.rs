@@ -309,9 +309,9 @@ impl Work<'_> {
 }
 
 /// For waiting, not for the cost ([`Cache::has_room`]): tokens of the endpoint's cache that must be free for this
-/// prompt, of which it holds `held`, and its answer (and a reserve, if it is cold), and whether they are free now beside
-/// the requests in flight. They count as free if nothing runs there, if nothing is known of the cache, and for a prompt
-/// as long as the whole cache: its engine refuses it, so it need not wait.
+/// prompt, of which it holds `held`, and its answer (and a reserve, if it is cold), and whether they are free now
+/// beside the requests in flight. They count as free if nothing runs there, if nothing is known of the cache, and for a
+/// prompt as long as the whole cache: its engine refuses it, so it need not wait.
 #[inline]
 fn room(eligible: &Eligible, loads: &Loads, prompt: &Prompt<'_>, (slot, held): (u16, u32), answer: u64) -> (u64, bool) {
     eligible.known(slot).map_or((0, true), |(row, cache)| {
