@@ -295,7 +295,6 @@ impl Exchange {
             names_nobody: false,
             tried: Avoid::default(),
             sought: stored::asked_for(head.path),
-            waited: None,
             paid: None,
             whole: cx.now,
             sent: cx.now,

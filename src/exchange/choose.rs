@@ -349,7 +349,7 @@ impl Exchange {
         let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
         let tries = self.tried.as_slice().len() + 1;
         let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
-        if let Some(waited) = self.waited {
+        if let Some(waited) = self.draft.waited.time() {
             let _ = write!(text, " wait_us={waited}");
         }
         if let Some(bound) = choice.bound {

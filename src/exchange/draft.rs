@@ -37,8 +37,10 @@ pub(super) struct Draft {
     endpoint: Option<EndpointId>,
     runner_up: Option<EndpointId>,
     compared: Option<Compared>,
-    prompt_tokens: Option<u32>,
-    held_tokens: Option<u32>,
+    prompt_tokens: Tally,
+    held_tokens: Tally,
+    /// How long it waited in the queue.
+    pub(super) waited: Lap,
     chosen: Lap,
     connected: Lap,
     head: Lap,
@@ -46,14 +48,31 @@ pub(super) struct Draft {
     chain: Option<Box<[u64]>>,
 }
 
-/// How long after the request's beginning something happened, if it did. Half the size of an `Option<Micros>`: each
-/// idle stream keeps four.
+/// A count of tokens, if it is known. Half the size of an `Option<u32>`: each idle stream keeps two.
 #[derive(Clone, Copy)]
-struct Lap(Micros);
+struct Tally(u32);
+
+impl Tally {
+    /// No prompt has so many.
+    const NONE: Tally = Tally(u32::MAX);
+
+    fn count(self) -> Option<u32> {
+        Some(self.0).filter(|count| *count != Tally::NONE.0)
+    }
+}
+
+/// How long something took, or how long after the request's beginning it happened, if it did. Half the size of an
+/// `Option<Micros>`: each idle stream keeps five.
+#[derive(Clone, Copy)]
+pub(super) struct Lap(Micros);
 
 impl Lap {
     /// Half a million years.
     const NONE: Lap = Lap(Micros::MAX);
+
+    pub(super) fn lasting(time: Micros) -> Lap {
+        Lap(time)
+    }
 
     fn of(since: Micros, now: Micros) -> Lap {
         Lap(now.saturating_sub(since))
@@ -67,7 +86,7 @@ impl Lap {
         }
     }
 
-    fn time(self) -> Option<Micros> {
+    pub(super) fn time(self) -> Option<Micros> {
         Some(self.0).filter(|time| *time != Lap::NONE.0)
     }
 }
@@ -87,8 +106,9 @@ impl Draft {
             endpoint: None,
             runner_up: None,
             compared: None,
-            prompt_tokens: None,
-            held_tokens: None,
+            prompt_tokens: Tally::NONE,
+            held_tokens: Tally::NONE,
+            waited: Lap::NONE,
             chosen: Lap::NONE,
             connected: Lap::NONE,
             head: Lap::NONE,
@@ -108,7 +128,7 @@ impl Draft {
     /// The tokens that a choice took the prompt for; it may still have to wait for room.
     pub(super) fn took_for(&mut self, tokens: Option<Tokens>) {
         if let Some(Tokens { held, new, .. }) = tokens {
-            self.prompt_tokens = Some(held.saturating_add(new));
+            self.prompt_tokens = Tally(held.saturating_add(new));
         }
     }
 
@@ -123,7 +143,7 @@ impl Draft {
             costs: choice.costs,
         });
         self.took_for(choice.tokens);
-        self.held_tokens = choice.tokens.map(|tokens| tokens.held);
+        self.held_tokens = choice.tokens.map_or(Tally::NONE, |tokens| Tally(tokens.held));
         self.tries = self.tries.saturating_add(1);
         self.chosen.first(self.since, now);
         self.connected = Lap::NONE;
@@ -193,7 +213,7 @@ impl Exchange {
         if !std::mem::take(&mut self.draft.wanted) {
             return;
         }
-        let waited = self.waited.or_else(|| self.place().map(|place| place.waited(cx.now)));
+        let waited = self.draft.waited.time().or_else(|| self.place().map(|place| place.waited(cx.now)));
         let draft = &mut self.draft;
         let record = Record {
             client: SocketAddr::new(draft.peer.ip, draft.peer.port),
@@ -208,8 +228,8 @@ impl Exchange {
             runner_up: draft.runner_up,
             compared: draft.compared,
             tries: draft.tries,
-            prompt_tokens: draft.prompt_tokens.or(self.reply.prompt_tokens),
-            held_tokens: draft.held_tokens,
+            prompt_tokens: draft.prompt_tokens.count().or(self.reply.prompt_tokens),
+            held_tokens: draft.held_tokens.count(),
             cached_tokens: self.reply.cached_tokens,
             completion_tokens: self.reply.completion_tokens,
             key: self.key,

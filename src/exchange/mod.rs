@@ -243,8 +243,6 @@ pub struct Exchange {
     tried: Avoid,
     /// The stored response that it is about, as far as that was read.
     sought: Option<StoredId>,
-    /// How long it waited in the queue.
-    waited: Option<Micros>,
     /// What its tenant was charged for it, once it was.
     paid: Option<Paid>,
 
@@ -257,7 +255,7 @@ pub struct Exchange {
     draft: Draft,
 }
 
-const _: () = assert!(size_of::<Exchange>() <= 1_064, "two thirds of what an idle stream takes of the front");
+const _: () = assert!(size_of::<Exchange>() <= 1_048, "two thirds of what an idle stream takes of the front");
 
 impl Exchange {
     /// Takes in the next event, and leaves what the shard is to do in `cx.actions`.

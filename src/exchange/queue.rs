@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::draft::Lap;
 use super::event::Context;
 use super::kept::Kept;
 use super::refusals::{self, Refused};
@@ -275,7 +276,7 @@ impl Exchange {
             return;
         };
         let waited = place.waited(cx.now);
-        self.waited = Some(waited);
+        self.draft.waited = Lap::lasting(waited);
         if let Some(pool) = self.pool {
             cx.stats.observe(pool.0, Timing::Queue, waited);
         }
@@ -319,7 +320,9 @@ impl Exchange {
 
     /// Says when to come back: when the queue for this endpoint and those beside it will have drained as it is.
     fn refuse_for_load(&mut self, refusal: crate::http::Refusal, endpoint: u16, cx: &mut Context<'_>) {
-        self.waited = self.place().map(|place| place.waited(cx.now));
+        if let Some(place) = self.place() {
+            self.draft.waited = Lap::lasting(place.waited(cx.now));
+        }
         // Its own place is given up first: it must not count among those before it.
         drop(self.give_up_place(cx));
         let retry_after = Some(cx.counters.queue().wait_seconds(endpoint, cx.now));
