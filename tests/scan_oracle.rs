@@ -233,8 +233,8 @@ fn corpus_reads_as_the_oracle_does() {
         {
             assert!(check_against_oracle(api, plan, &body), "{}", body.escape_ascii());
         }
-        // The same body sent to another path.
-        for api in APIS {
+        // The same body sent to another path; the longest, which take most of the time, to a third of them.
+        for api in APIS.into_iter().step_by(if body.len() < 5_000 { 1 } else { 3 }) {
             check_against_oracle(api, &plans()[2], &body);
         }
     }
@@ -254,10 +254,11 @@ fn every_cut_makes_the_same_facts() {
 }
 
 fn every_cut_of(number: usize, api: Api, body: &[u8]) {
-    for (turn, plan) in plans().into_iter().enumerate() {
+    let plans = plans().len();
+    for (turn, plan) in self::plans().into_iter().enumerate() {
         for (place, needs) in needs().into_iter().enumerate() {
-            // All cuts of all but the longest bodies for who needs all of it, by a third of the plans for each body.
-            let all = place == 0 && body.len() < 1_500 && (number + turn).is_multiple_of(3);
+            // All cuts of all but the longest bodies for who needs all of it, by one of the plans for each body.
+            let all = place == 0 && body.len() < 1_500 && (number + turn).is_multiple_of(plans);
             let step = if all { 1 } else { 1 + body.len() / 40 };
             check_cuts(api, &plan, needs, body, (0..=body.len()).step_by(step), true);
         }

@@ -12,7 +12,7 @@ pub fn until(what: &str, mut met: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !met() {
         assert!(Instant::now() < deadline, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::client::post;
 use crate::crowd::Crowd;
 use crate::engine::Engine;
-use crate::front::{Front, alone, figure, kib, room_for};
+use crate::front::{Front, alone, figure, kib, room_for, shared};
 use crate::on_both_drivers;
 
 on_both_drivers!(
@@ -136,11 +136,11 @@ fn half_bodies_cost_little_and_end(driver: &str) {
 fn heads_without_their_bodies_stay_within_the_budget(driver: &str) {
     const BUDGET: usize = 2 << 20;
     const ONE: usize = 32 << 10;
-    let _room = alone();
+    let _room = shared();
     let engine = Engine::start();
-    let limits = format!("budget_bytes = {BUDGET}\nbody_stall_timeout_ms = 10000\nlinger_timeout_ms = 100");
+    let limits = format!("budget_bytes = {BUDGET}\nbody_stall_timeout_ms = 5000\nlinger_timeout_ms = 100");
     let front = Front::start(driver, engine.address, &limits);
-    let count = room_for(2_000);
+    let count = room_for(1_000);
     go(&front);
     let memory = front.resident();
     let head = post("/v1/chat/completions", "").replace(": 0\r", ": 9\r");
