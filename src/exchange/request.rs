@@ -41,13 +41,15 @@ impl Exchange {
         needs
     }
 
-    /// The fleet may have changed since the head came, and the choice may need more than the body is scanned for: then
-    /// the body is scanned again from its beginning.
+    /// The fleet may have changed since the head came, and the choice may need more than the body is scanned for, or
+    /// other blocks and keys than it is cut into: then the body is scanned again from its beginning.
     fn follow_fleet(&mut self, cx: &Context<'_>) {
         let needs = self.needs(cx.snapshot);
         // A form says nothing but its model.
-        let scan = self.upload.scan.as_mut().filter(|scan| !scan.needs().contains(needs) && !scan.is_form());
-        let Some(scan) = scan else { return };
+        let Some(scan) = self.upload.scan.as_mut().filter(|scan| !scan.is_form()) else { return };
+        if scan.needs().contains(needs) && scan.is_by(&cx.snapshot.plan) {
+            return;
+        }
         let needs = needs | scan.needs();
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
         self.read_anew(self.upload.holds_at_most(cx.rules));

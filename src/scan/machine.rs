@@ -18,6 +18,8 @@ pub struct Scan {
     kernel: &'static Kernel,
     pub(super) api: Api,
     pub(super) needs: Needs,
+    /// What it was begun with.
+    pub(super) plan: Plan,
     pub(super) names: SessionNames,
     pub(super) state: State,
     /// Offset in the body of the next byte to be read.
@@ -117,6 +119,7 @@ impl Scan {
             kernel,
             api: Api::Other,
             needs: Needs::NONE,
+            plan: Plan::default(),
             names: SessionNames::new(),
             state: State::Start,
             at: 0,
@@ -142,17 +145,15 @@ impl Scan {
         // holds (`prompt_logprobs`), some say with whom its cache is shared (`cache_salt`), one how urgent it is.
         let to_end = plan.chain && needs.contains(Needs::PREFIX);
         (self.api, self.needs) = (api, if to_end { needs | Needs::WHOLE } else { needs });
+        if !self.is_by(plan) {
+            self.plan = plan.clone();
+        }
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
         self.state = if needs.is_empty() { State::Enough } else { State::Start };
         (self.at, self.seen) = (0, 0);
         self.frames.unwind();
         self.facts.reset(api);
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));
-    }
-
-    /// Whether the facts are final: the rest of the body is not looked at, or is white space.
-    pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Enough | State::Closed)
     }
 
     /// Returns what is known from the bytes read so far.

@@ -5,7 +5,7 @@ use super::frames::Frame;
 use super::kernel::Skip;
 use super::machine::{Scan, SkippedTo, State};
 use super::section::Section;
-use super::{Api, Facts, Needs};
+use super::{Api, Facts, Needs, Plan};
 
 /// What a name means at its place.
 #[derive(Clone, Copy)]
@@ -284,6 +284,16 @@ impl Scan {
     /// Returns the needs that it was begun with, or more.
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// Whether the body is read by this plan.
+    pub fn is_by(&self, plan: &Plan) -> bool {
+        self.plan == *plan
+    }
+
+    /// Whether the facts are final: the rest of the body is not looked at, or is white space.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Enough | State::Closed)
     }
 
     /// Returns how many bytes of the body were read; the scan stops when its needs are met.

@@ -1,8 +1,11 @@
 //! A fleet that changes while a request's body comes.
 
-use warmfront::policy::Policy;
+use std::sync::Arc;
 
-use crate::client::{chat, chunked, status};
+use warmfront::counters::stats::TokenCount;
+use warmfront::policy::{Policy, Settings};
+
+use crate::client::{chat, chunked, post, status};
 use crate::engine::{Engine, ok};
 use crate::front::{Front, republish};
 
@@ -52,4 +55,36 @@ fn a_fleet_that_grows_in_the_middle_of_a_body_is_met_with_all_of_it() {
             front.settles();
         }
     }
+}
+
+/// A reload changed the policy: what is read of the body by then was read for the old one, and no more is needed.
+#[test]
+fn a_policy_that_changes_in_the_middle_of_a_body_is_met_with_all_of_it() {
+    let engines = [Engine::answering(ok("a's")), Engine::answering(ok("b's"))];
+    let addresses = engines.each_ref().map(|engine| engine.address);
+    let front = Front::with(&addresses, |options| options.settings.policy = Policy::Warm);
+    let become_policy = |policy: Policy| {
+        republish(&front, |snapshot| {
+            let settings = Settings { policy, ..Settings::clone(&snapshot.pools[0].settings) };
+            snapshot.plan = Arc::new(settings.plan());
+            snapshot.pools[0].settings = Arc::new(settings);
+        });
+        // A turn that begins after that acts on it.
+        (0..2).for_each(|_| assert_eq!(front.ask(chat("tiny-llama", "hi")).status, 200));
+    };
+    become_policy(Policy::PrefixHash);
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "hello ".repeat(2_000));
+    let mut client = front.connect();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue";
+    client.send(format!("{head}\r\nContent-Length: {}\r\n\r\n", body.len()));
+    assert_eq!(status(&client.head()), 100, "the head has been read");
+    client.send(&body[..63]);
+    become_policy(Policy::Warm);
+    assert_eq!(client.ask(&body[63..]).status, 200);
+    front.settles();
+    assert!(front.tokens(TokenCount::New) > 2_000, "all of the prompt is counted");
+    // It was noted where it went: once more it is found there.
+    assert_eq!(client.ask(post("/v1/chat/completions", &body)).status, 200);
+    front.settles();
+    assert!(front.tokens(TokenCount::Held) > 2_000, "{} tokens are held", front.tokens(TokenCount::Held));
 }
