@@ -103,6 +103,16 @@ fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
         (0..100).for_each(|_| look(c, black_box(&chain), &mut found));
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
+    // Of more depths than are searched the last is that of the blocks that all prompts begin with.
+    let more = [(3, held(blocks)[2] - blocks / 16), (4, held(blocks)[0] - blocks / 16)];
+    for (hop, held) in more {
+        index.insert(&chain[..held], endpoint((c + hop) % endpoints as u64), Origin::Choice).expect("alone");
+    }
+    timed(&format!("look-up, the same prompt at six depths ({size})"), 1_001, 100, |_| {
+        (0..100).for_each(|_| look(c, black_box(&chain), &mut found));
+        assert_eq!(found.depth(((c + 5) % endpoints as u64) as u16), SHARED as u32);
+    });
+    println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
     // Each prompt once, in no order. When a front looks a prompt up, its chain has just been written: here it is copied
     // before the clock runs.
     let prompts: Vec<(u64, Vec<u64>)> =

@@ -19,18 +19,20 @@ use steps::{Level, NO_LEVEL};
 
 /// Words of a set of slots.
 pub(super) const WORDS_MAX: usize = ENDPOINTS_MAX.div_ceil(64);
-/// So many different depths are searched to the block in one look-up. Endpoints that hold less than the
-/// last of them count with the deepest block at which the search happened to meet them: never more than they hold.
+/// So many different depths are searched to the block in one look-up. Of the endpoints that hold less than the last of
+/// them, the depth that most of them reach is searched for as well: a prefix that an application's prompts begin with.
+/// The others count with the deepest block at which the search happened to meet them: never more than they hold.
 pub const DEPTHS_SEARCHED: usize = 4;
 /// Depths asked at once.
 const FAN: usize = 4;
 /// Different answers of one look-up.
-const LEVELS_MAX: usize = GAPS_MAX + DEPTHS_SEARCHED * STEPS;
+const LEVELS_MAX: usize = GAPS_MAX + 1 + DEPTHS_SEARCHED * STEPS;
 
-/// Most links looked at in one look-up of a chain of so many blocks: 64 for 512 blocks, and with so many steps 12 more.
+/// Most links looked at in one look-up of a chain of so many blocks: 81 for 512 blocks, and with so many steps 12 more.
 ///
-/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open. Steps are looked at behind each depth
-/// that was searched.
+/// A round leaves at most a fifth (one part of [`FAN`] + 1) of the depths open. One more search, of a single depth and
+/// the block that it begins with, is for those that hold less than the depths that are searched. Steps are looked at
+/// behind each depth that was searched.
 pub fn probes_max(blocks: usize, steps: usize) -> usize {
     let mut rounds = 0;
     let mut open = blocks;
@@ -38,7 +40,7 @@ pub fn probes_max(blocks: usize, steps: usize) -> usize {
         open = (open + 1).div_ceil(FAN + 1) - 1;
         rounds += 1;
     }
-    DEPTHS_SEARCHED * FAN * rounds + steps.min(DEPTHS_SEARCHED * STEPS)
+    (DEPTHS_SEARCHED + 1) * FAN * rounds + usize::from(rounds > 0) + steps.min(DEPTHS_SEARCHED * STEPS)
 }
 
 /// Some slots.
@@ -90,6 +92,11 @@ fn both<const W: usize>(a: &[u64; W], b: &[u64; W]) -> [u64; W] {
 #[inline]
 fn is_empty<const W: usize>(set: &[u64; W]) -> bool {
     set.iter().fold(0, |all, word| all | word) == 0
+}
+
+#[inline]
+fn count<const W: usize>(set: &[u64; W]) -> u32 {
+    set.iter().map(|word| word.count_ones()).sum()
 }
 
 /// What a look-up found. About 5 KiB, made once and used again.
@@ -187,16 +194,43 @@ impl Matches {
             });
             std::mem::swap(&mut gaps, &mut split);
         }
-        for gap in gaps.all().iter().filter(|gap| gap.from > 0) {
-            self.level(gap.from, gap.holders, &mut rest);
+        let (searched, others) = gaps.all().split_at(gaps.searched().len());
+        searched.iter().for_each(|gap| self.level(gap.from, gap.holders, &mut rest));
+        let Some(deepest) = others.first() else { return };
+        let (shared, holders) = self.shared(rows, &chain[..deepest.end as usize - 1], &rest);
+        others.iter().filter(|gap| gap.from > shared).for_each(|gap| self.level(gap.from, gap.holders, &mut rest));
+        self.level(shared, holders, &mut rest);
+        others.iter().filter(|gap| gap.from <= shared).for_each(|gap| self.level(gap.from, gap.holders, &mut rest));
+    }
+
+    /// Of those of `rest` that hold anything of this chain: the depth that at least half of them reach, and these.
+    fn shared<const W: usize>(&mut self, rows: &Rows, chain: &[u64], rest: &[u64; W]) -> (u32, [u64; W]) {
+        let mut ask = |depth: usize| {
+            self.probes += 1;
+            rows.holders(chain[depth - 1], rest)
+        };
+        let mut holders = if chain.is_empty() { [0; W] } else { ask(1) };
+        let half = count(&holders).div_ceil(2);
+        if half == 0 {
+            return (0, holders);
         }
+        let prefetch = |depth: usize| rows.prefetch(chain[depth - 1]);
+        let depth = deepest(1, chain.len() + 1, prefetch, |depth| {
+            let here = ask(depth);
+            let reached = count(&here) >= half;
+            if reached {
+                holders = here;
+            }
+            reached
+        });
+        (depth as u32, holders)
     }
 
     /// Counts those of `rest` that hold this much.
     #[inline]
     fn level<const W: usize>(&mut self, depth: u32, holders: [u64; W], rest: &mut [u64; W]) {
         let here = both(&holders, rest);
-        if !is_empty(&here) {
+        if depth > 0 && !is_empty(&here) {
             let level = &mut self.levels[self.count];
             level.found = Found { blocks: depth, ..Found::default() };
             level.holders.of(&here);

@@ -344,8 +344,8 @@ fn indexes_of_another_size_have_another_layout() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// However many depths there are, in sets of any width: the deepest are exact, the rest never too much, and looking
-    /// is bounded.
+    /// However many depths there are, in sets of any width: the deepest are exact, half of the rest are told what that
+    /// half holds at least, nobody is told too much, and looking is bounded.
     #[test]
     fn looking_is_bounded_and_never_says_too_much(
         held in proptest::collection::vec(0usize..=600, 1..40),
@@ -371,9 +371,13 @@ proptest! {
         depths.sort();
         depths.dedup();
         let exact = depths.iter().rev().nth(3).copied().unwrap_or(1);
+        let mut rest: Vec<u32> = truth.iter().copied().filter(|&depth| (1..exact).contains(&depth)).collect();
+        rest.sort();
+        let shared = rest.get(rest.len() / 2).copied().unwrap_or(0);
         for (slot, is) in truth.into_iter().enumerate() {
             let said = found.depth(slot as u16);
             prop_assert!(said <= is && (said == is || is < exact), "{slot}: {said} of {is}");
+            prop_assert!(said >= shared.min(is) || is < shared, "{slot}: {said} of {is}, and half of them hold {shared}");
         }
         prop_assert!(found.levels().zip(found.levels().skip(1)).all(|(a, b)| a.0 > b.0));
     }
@@ -381,5 +385,27 @@ proptest! {
 
 #[test]
 fn the_bound_is_what_the_documents_say() {
-    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(|blocks| probes_max(blocks, 0)), [0, 16, 16, 32, 32, 64, 112]);
+    assert_eq!([0, 1, 4, 5, 24, 512, 65_536].map(|blocks| probes_max(blocks, 0)), [0, 21, 21, 41, 41, 81, 141]);
+}
+
+/// An application's prompts begin alike, and five engines hold more of one conversation, each another part: the others
+/// hold the common beginning, and are not taken for cold.
+#[test]
+fn a_common_beginning_is_found_behind_many_depths() {
+    let (index, ids) = made(16, 640);
+    let prompt = chain(0..512);
+    for (place, &id) in ids.iter().enumerate() {
+        // The last holds nothing, and one but half of the beginning.
+        let held = [90, 170, 230, 333, 500].get(place).copied().unwrap_or(if place == 14 { 30 } else { 61 });
+        if place < 15 {
+            assert_eq!(insert(&index, &prompt[..held], id).now as usize, held);
+        }
+    }
+    let mut found = Matches::default();
+    index.longest(&prompt, &ids, &mut found);
+    let depths: Vec<u32> = ids.iter().map(|id| found.depth(id.slot)).collect();
+    assert_eq!(depths[1..5], [170, 230, 333, 500]);
+    assert!((61..=90).contains(&depths[0]), "{depths:?}");
+    assert_eq!(depths[5..14], [61; 9]);
+    assert!(depths[14] <= 30 && depths[15] == 0, "{depths:?}");
 }

@@ -16,7 +16,7 @@ pub(super) struct Gap<const W: usize> {
     /// The deepest block that they were seen to hold; 0: none.
     pub from: u32,
     /// Not all of them hold this one.
-    end: u32,
+    pub end: u32,
     /// Who was seen to hold `from`.
     pub holders: [u64; W],
 }
