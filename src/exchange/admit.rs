@@ -12,7 +12,7 @@ use super::ranked::{self, Naming};
 use super::refusals;
 use super::reply::Reply;
 use super::upload::Upload;
-use super::{Asked, End, Exchange, Leg, Phase, outcome, stored, stranger};
+use super::{Asked, End, Exchange, Hashed, Leg, Phase, outcome, stored, stranger};
 use crate::config::{Access, Cidr, Config, HalfClose};
 use crate::counters::{Realm, Telling};
 use crate::http::rewrite;
@@ -285,8 +285,8 @@ impl Exchange {
             upload: Upload::behind(out, naming, asked.framing.body, cx),
             asked,
             key: None,
-            shadow_key: None,
-            session: named_session(head, cx),
+            shadow_key: Hashed::of(None),
+            session: Hashed::of(named_session(head, cx)),
             thought: None,
             context: 0,
             retried: false,

@@ -4,7 +4,7 @@ use super::draft::RunnerUp;
 use super::event::{Action, Context};
 use super::refusals::{self, Refused};
 use super::warm::{self, LookedUp};
-use super::{Exchange, Leg, Phase, Waiting};
+use super::{Exchange, Hashed, Leg, Phase, Waiting};
 use crate::counters::stats::{Count, Work};
 use crate::counters::{Admission, Outcomes, Own, StoredId};
 use crate::fleet::{EndpointId, Loads};
@@ -73,14 +73,14 @@ impl Exchange {
         self.pool = Some(pool.id);
         self.stranger = self.names_nobody || self.is_strange_to(self.pool, cx);
         // If a header names the session, the body may not have been scanned for one.
-        let session = self.session.or(facts.and_then(|facts| facts.session()));
-        self.session = session.map(|session| prefix::session_key(pool.name.as_bytes(), session));
+        let session = self.session.get().or(facts.and_then(|facts| facts.session()));
+        self.session = Hashed::of(session.map(|session| prefix::session_key(pool.name.as_bytes(), session)));
         let Some(facts) = facts else { return Ok(pool) };
         self.sought = self.sought.or(facts.previous.map(StoredId::of));
         // If the prompt is cut into blocks, the look-up makes the key from them.
         if !cx.snapshot.plan.chain && !self.upload.unscannable {
             self.key = facts.prefix().map(|prefix| prefix::key(pool.root.as_bytes(), facts.salt(), &prefix));
-            self.shadow_key = self.key;
+            self.shadow_key = Hashed::of(self.key);
         }
         Ok(pool)
     }
@@ -205,7 +205,7 @@ impl Exchange {
             context: self.context,
             key: self.key,
             unscannable: self.upload.unscannable,
-            session: self.session,
+            session: self.session.get(),
             lies_at: self.lies_at(cx),
             avoid: self.tried,
             random: cx.lender.random.number(),

@@ -31,7 +31,7 @@ impl Exchange {
 
     fn needs(&self, snapshot: &Snapshot) -> Needs {
         let mut needs = snapshot.needs;
-        if self.session.is_some() {
+        if self.session.get().is_some() {
             needs = needs.without(Needs::SESSION);
         }
         if self.asked.api == Api::Other {

@@ -134,7 +134,7 @@ impl Exchange {
         looked_up: Option<LookedUp>,
         cx: &mut Context<'_>,
     ) {
-        let (key, session, unscannable) = (self.shadow_key, self.session, self.upload.unscannable);
+        let (key, session, unscannable) = (self.shadow_key.get(), self.session.get(), self.upload.unscannable);
         let (random, turn) = lots;
         let made = Made { policy, endpoint, own, key, session, unscannable, random, turn, looked_up, matches: None };
         cx.lender.shadows.leave(made, &mut cx.lender.matches, cx.stats);

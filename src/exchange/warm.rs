@@ -1,7 +1,7 @@
 //! What a choice by tokens knows of a prompt.
 
 use super::event::Context;
-use super::{Exchange, Lender};
+use super::{Exchange, Hashed, Lender};
 use crate::fleet::Loads;
 use crate::http::BodyLength;
 use crate::index::Matches;
@@ -196,7 +196,7 @@ impl Exchange {
         let is_plain = |policy: Policy| !policy.counts_tokens();
         let shadows_plainly = pool.settings.shadow_policy.0.is_some_and(is_plain);
         self.key = key_of(plan.plain.chosen && is_plain(pool.settings.policy));
-        self.shadow_key = key_of(plan.plain.shadow && shadows_plainly);
+        self.shadow_key = Hashed::of(key_of(plan.plain.shadow && shadows_plainly));
         self.draft.cut(&cx.lender.chain, cx.rules.access_chain);
         let chained_bytes = facts.counts().less(facts.beside().unwrap_or_default()).chained_bytes();
         let rendered = self.rendered(chained_bytes, pool, cx);

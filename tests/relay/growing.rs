@@ -78,9 +78,10 @@ fn a_policy_that_changes_in_the_middle_of_a_body_is_met_with_all_of_it() {
     let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue";
     client.send(format!("{head}\r\nContent-Length: {}\r\n\r\n", body.len()));
     assert_eq!(status(&client.head()), 100, "the head has been read");
-    client.send(&body[..63]);
+    let (begin, rest) = body.as_bytes().split_at(63);
+    client.send(begin);
     become_policy(Policy::Warm);
-    assert_eq!(client.ask(&body[63..]).status, 200);
+    assert_eq!(client.ask(rest).status, 200);
     front.settles();
     assert!(front.tokens(TokenCount::New) > 2_000, "all of the prompt is counted");
     // It was noted where it went: once more it is found there.
