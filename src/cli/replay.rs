@@ -46,7 +46,7 @@ const KV_TOKENS_MAX: u64 = 1 << 30;
       --prefix-tokens 2000 --rate 0.5
   What would your own traffic gain? From a log in JSON with access_chain = true:
     warmfront replay /var/log/warmfront/access.json \\
-      --policies random,least-load,prefix-hash,warm,oracle
+      --policies random,least-load,prefix-hash,warm-auto,oracle
   And yesterday's, for one of its pools, as logrotate has compressed it?
     zcat /var/log/warmfront/access.json.1.gz |
       warmfront replay /dev/stdin --pool llama-3.1-8b
@@ -75,7 +75,8 @@ pub struct Args {
     generate: Option<Generated>,
     /// Policies to compare, in order; `all`, or of random, round-robin, least-load, session, prefix-hash,
     /// prefix-hash-conversation, warm, precise, warm-held, warm-auto, kubeai, prefix-hash-jumps, sticky, sglang,
-    /// smg, llm-d, dynamo, clairvoyant, pooled, oracle.
+    /// smg, llm-d, dynamo, clairvoyant, pooled, oracle. By warm nobody waits (queue = "off"), nor by precise;
+    /// warm-held is warm with queue = "on", warm-auto with "auto", as a front does by default.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// Factors of the traffic's own rate (chat: of its threads); each of several makes a table.
@@ -284,7 +285,7 @@ fn policies(names: &[String], several: bool) -> Result<Vec<&'static Named>, Stri
             ));
         };
         if several && !policy.on_several_fronts() {
-            return Err(format!("{name:?} is simulated as one router alone: --fronts is for the front's own policies"));
+            return Err(format!("{name:?} is simulated as one router alone: leave it or --fronts out"));
         }
         chosen.push(policy);
     }

@@ -211,7 +211,7 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "warm",
-        what: "least work in tokens, by what each engine holds of the prompt",
+        what: "least work in tokens, by what each engine holds of the prompt; nobody waits",
         make: Make::Own(|| by(Policy::Warm)),
     },
     Named {
@@ -221,12 +221,12 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "warm-held",
-        what: "warm; if the engine has no room, requests wait in the front",
+        what: "warm with queue = \"on\": if the engine has no room, requests wait in the front",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::On))),
     },
     Named {
         name: "warm-auto",
-        what: "warm-held, while waiting pays",
+        what: "warm with queue = \"auto\", as a front does by default: requests wait where that pays",
         make: Make::Alone(|stage| Box::new(Queued::new(stage, Queueing::Auto))),
     },
     Named {

@@ -1,8 +1,8 @@
-//! Whether the queues of the network cards interrupt the CPUs that shards run on, and whether packets are steered (RPS,
-//! RFS, XPS) as `tuning/affinity.sh` would set it. Only cards whose interrupts the kernel tells are looked at; others
-//! (loopback, bridges, most containers) are skipped.
+//! Whether the queues of the network cards interrupt the CPUs that shards run on, as many of them as they could, and
+//! whether packets are steered (RPS, RFS, XPS) as `tuning/affinity.sh` would set it. Only cards whose interrupts the
+//! kernel tells are looked at; others (loopback, bridges, most containers) are skipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{Finding, shipped};
@@ -25,8 +25,8 @@ pub(super) fn findings(sys: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Vec
 }
 
 fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Option<Finding> {
-    let interrupts: Vec<BTreeSet<usize>> = queue_interrupts(card, proc).iter().map(|irq| cpus_of(irq)).collect();
-    let taking: BTreeSet<usize> = interrupts.iter().flatten().copied().collect();
+    let interrupts: Vec<Interrupt> = queue_interrupts(card, proc).iter().map(|irq| Interrupt::at(irq)).collect();
+    let taking: BTreeSet<usize> = interrupts.iter().flat_map(|irq| &irq.cpus).copied().collect();
     if taking.is_empty() {
         return None;
     }
@@ -34,9 +34,9 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
     let receive = queues_of(&queues, "rx-");
     let spreads = |queue: &PathBuf| text(&queue.join("rps_cpus")).is_some_and(|mask| !masked(&mask).is_empty());
     let differs = set_otherwise(&queues, proc, shards);
-    let elsewhere = interrupts.iter().filter(|cpus| !cpus.is_subset(shards)).count();
+    let elsewhere = interrupts.iter().filter(|irq| !irq.cpus.is_subset(shards)).count();
     let how = format!("`{} --cpus {} {name}` shows what to change", shipped("tuning/affinity.sh"), ranges(shards));
-    let on = ranges(&taking);
+    let (on, all) = (ranges(&taking), interrupts.len());
     Some(if receive.len() < shards.len() && !receive.iter().any(spreads) {
         Finding::advice(
             name,
@@ -47,10 +47,15 @@ fn card(name: &str, card: &Path, proc: &Path, shards: &BTreeSet<usize>) -> Optio
             ),
         )
     } else if elsewhere > 0 {
-        let all = interrupts.len();
         Finding::advice(
             name,
             format!("{elsewhere} of {all} queue interrupts go to CPUs without a shard ({on}).\n{how}"),
+        )
+    } else if let Some((some, on)) = crowded(&interrupts, shards.len()) {
+        let (on, cpus) = (ranges(&on), ranges(shards));
+        Finding::advice(
+            name,
+            format!("{some} of {all} queue interrupts go to CPUs {on} alone, and shards run on CPUs {cpus}.\n{how}"),
         )
     } else if !differs.is_empty() {
         let (differs, cpus) = (differs.join(", "), ranges(shards));
@@ -109,10 +114,36 @@ fn queue_interrupts(card: &Path, proc: &Path) -> Vec<PathBuf> {
     numbers.iter().map(|number| proc.join("irq").join(number)).filter(queue).collect()
 }
 
-/// Where an interrupt goes: what the hardware made of the mask, or the mask.
-fn cpus_of(irq: &Path) -> BTreeSet<usize> {
-    let list = |name: &str| text(&irq.join(name)).map(|list| listed(&list)).filter(|cpus| !cpus.is_empty());
-    list("effective_affinity_list").or_else(|| list("smp_affinity_list")).unwrap_or_default()
+struct Interrupt {
+    /// What its name says besides numbers.
+    kind: String,
+    /// Where it goes: what the hardware made of the mask, or the mask.
+    cpus: BTreeSet<usize>,
+}
+
+impl Interrupt {
+    /// That of a directory of `/proc/irq`.
+    fn at(irq: &Path) -> Interrupt {
+        let called: String = names(irq).into_iter().filter(|name| irq.join(name).is_dir()).collect();
+        let list = |name: &str| text(&irq.join(name)).map(|list| listed(&list)).filter(|cpus| !cpus.is_empty());
+        Interrupt {
+            kind: called.replace(|digit: char| digit.is_ascii_digit(), ""),
+            cpus: list("effective_affinity_list").or_else(|| list("smp_affinity_list")).unwrap_or_default(),
+        }
+    }
+}
+
+/// How many interrupts go to fewer CPUs than those of their kind could, and to which. Receive and transmit queues may
+/// have interrupts of a kind each: as by `tuning/affinity.sh`, one does not make up for the other.
+fn crowded(interrupts: &[Interrupt], shards: usize) -> Option<(usize, BTreeSet<usize>)> {
+    let mut kinds: BTreeMap<&str, (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for irq in interrupts.iter().filter(|irq| !irq.cpus.is_empty()) {
+        let (count, on) = kinds.entry(&irq.kind).or_default();
+        *count += 1;
+        on.extend(&irq.cpus);
+    }
+    let crowded = kinds.into_values().filter(|(count, on)| on.len() < shards.min(*count));
+    crowded.reduce(|(some, on), (more, too)| (some + more, &on | &too))
 }
 
 #[cfg(test)]
@@ -133,7 +164,9 @@ mod tests {
             machine.write("sys/class/net/eth0/operstate", "up");
             for (place, (name, cpus)) in interrupts.iter().enumerate() {
                 machine.write(&format!("sys/class/net/eth0/device/msi_irqs/{}", 40 + place), "msix");
-                machine.write(&format!("proc/irq/{}/effective_affinity_list", 40 + place), cpus);
+                for list in ["smp_affinity_list", "effective_affinity_list"] {
+                    machine.write(&format!("proc/irq/{}/{list}", 40 + place), cpus);
+                }
                 fs::create_dir_all(machine.0.join(format!("proc/irq/{}/{name}", 40 + place))).unwrap();
                 if name.contains("Rx") {
                     machine.write(&format!("sys/class/net/eth0/queues/rx-{place}/rps_cpus"), rps);
@@ -200,40 +233,66 @@ mod tests {
         assert_eq!(spread[0].weight, Weight::Good);
     }
 
+    #[test]
+    fn interrupts_on_fewer_cpus_than_they_could_are_told_by_kind() {
+        let queues = |cpus: [&'static str; 8]| {
+            let names: Vec<String> = (0..8).map(|at| format!("eth0-{}-{}", ["Rx", "Tx"][at / 4], at % 4)).collect();
+            let interrupts: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(cpus).collect();
+            Machine::new("crowded", &interrupts, "0")
+        };
+        let spread = queues(["0", "1", "2", "3", "0", "1", "2", "3"]);
+        assert_eq!((spread.findings("0-3")[0].weight, spread.would_set("0-3")), (Weight::Good, vec![]));
+        for (cpus, some, on) in [(["1"; 8], 8, "1"), (["0", "0", "3", "3", "0", "1", "2", "3"], 4, "0,3")] {
+            let machine = queues(cpus);
+            let found = machine.findings("0-3");
+            let wanted = format!("{some} of 8 queue interrupts go to CPUs {on} alone, and shards run on CPUs 0-3.\n");
+            assert!(found[0].weight == Weight::Advice && found[0].words.starts_with(&wanted), "{}", found[0].words);
+            assert_eq!(machine.would_set("0-3"), ["smp_affinity_list"], "{cpus:?}");
+        }
+    }
+
     /// Of one kind of file after the other, each also where it is as wanted: what is said is what the script would set.
     #[test]
     fn what_the_script_would_set_otherwise_is_told() {
-        let queues = |count: usize| {
-            let names: Vec<String> = (0..count).map(|queue| format!("eth0-Rx-{queue}")).collect();
-            let interrupts: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "0")).collect();
+        let queues = |cpus: &str| {
+            let cpus: Vec<(String, &str)> =
+                cpus.split(' ').enumerate().map(|(queue, cpu)| (format!("eth0-Rx-{queue}"), cpu)).collect();
+            let interrupts: Vec<(&str, &str)> = cpus.iter().map(|(name, cpu)| (name.as_str(), *cpu)).collect();
             Machine::new("otherwise", &interrupts, "0")
         };
-        // Queues, CPUs, and files with what stands there: of two transmit queues, and of a card that spreads.
+        // CPUs that the queues interrupt, CPUs of the shards, and files with what stands there: of two transmit queues,
+        // and of a card that spreads.
         let enough = ["tx-0/xps_cpus 00,00000001", "tx-1/xps_cpus 00,00000002", "rx-0/rps_flow_cnt 0"];
         let spread = ["rx-0/rps_cpus 2,00000003", "rx-1/rps_cpus 2,00000003", "rx-1/rps_flow_cnt 16384"];
         let remembered = "rps_sock_flow_entries 32768";
-        let cases: &[(usize, &str, &[&str], &str)] = &[
-            (2, "0-1", &enough, ""),
-            (2, "0-1", &[&enough[..], &["tx-1/xps_cpus 3"]].concat(), "xps_cpus"),
-            (2, "0-1", &[&enough[..], &["rx-1/rps_cpus 00,00000002"]].concat(), "rps_cpus"),
-            (2, "0-1", &[&enough[..], &["rx-0/rps_flow_cnt 4096", "rps_sock_flow_entries 1"]].concat(), "rps_flow_cnt"),
-            (2, "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 0"], ""),
-            (2, "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 1"], "xps_cpus"),
-            (1, "0", &["tx-0/xps_cpus 0"], ""),
-            (2, "0-1,33", &[&spread[..], &[remembered]].concat(), ""),
-            (2, "0-1,33", &[&spread[..], &["rps_sock_flow_entries 0"]].concat(), "rps_sock_flow_entries"),
-            (2, "0-1,33", &[&spread[..], &["rx-0/rps_cpus 00,00000003"]].concat(), "rps_cpus"),
-            (2, "0-1,33", &[&spread[..], &["rx-1/rps_flow_cnt 32768"]].concat(), "rps_flow_cnt"),
-            (2, "0-1,33", &["tx-0/xps_cpus 2,00000001", "tx-1/xps_cpus 2", "rx-1/rps_cpus 2,00000003"], "rps_cpus"),
+        let cases: &[(&str, &str, &[&str], &str)] = &[
+            ("0 0", "0-1", &enough, "smp_affinity_list"),
+            ("0 1", "0-1", &enough, ""),
+            ("0 1", "0-1", &[&enough[..], &["tx-1/xps_cpus 3"]].concat(), "xps_cpus"),
+            ("0 1", "0-1", &[&enough[..], &["rx-1/rps_cpus 00,00000002"]].concat(), "rps_cpus"),
             (
-                2,
+                "0 1",
+                "0-1",
+                &[&enough[..], &["rx-0/rps_flow_cnt 4096", "rps_sock_flow_entries 1"]].concat(),
+                "rps_flow_cnt",
+            ),
+            ("0 0", "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 0"], ""),
+            ("0 0", "0", &["tx-0/xps_cpus 1", "tx-1/xps_cpus 1"], "xps_cpus"),
+            ("0", "0", &["tx-0/xps_cpus 0"], ""),
+            ("0 1", "0-1,33", &[&spread[..], &[remembered]].concat(), ""),
+            ("0 1", "0-1,33", &[&spread[..], &["rps_sock_flow_entries 0"]].concat(), "rps_sock_flow_entries"),
+            ("0 1", "0-1,33", &[&spread[..], &["rx-0/rps_cpus 00,00000003"]].concat(), "rps_cpus"),
+            ("0 1", "0-1,33", &[&spread[..], &["rx-1/rps_flow_cnt 32768"]].concat(), "rps_flow_cnt"),
+            ("0 1", "0-1,33", &["tx-0/xps_cpus 2,00000001", "tx-1/xps_cpus 2", "rx-1/rps_cpus 2,00000003"], "rps_cpus"),
+            (
+                "0 1",
                 "0-1,33",
                 &["tx-0/xps_cpus 3", "tx-1/xps_cpus 0", "rx-0/rps_cpus 1", remembered, "rx-0/rps_flow_cnt 0"],
                 "xps_cpus, rps_cpus, rps_flow_cnt",
             ),
         ];
-        for (count, cpus, files, told) in cases {
-            let machine = queues(*count);
+        for (interrupted, cpus, files, told) in cases {
+            let machine = queues(interrupted);
             for file in *files {
                 let (name, text) = file.split_once(' ').unwrap();
                 let under = if name.contains('/') { "sys/class/net/eth0/queues" } else { "proc/sys/net/core" };
@@ -243,6 +302,7 @@ mod tests {
             let wanted = format!("not as wanted for shards on CPUs {cpus}: {told}.\n");
             match *told {
                 "" => assert_eq!(found[0].weight, Weight::Good, "{files:?}: {}", found[0].words),
+                "smp_affinity_list" => assert!(found[0].words.starts_with("2 of 2 "), "{}", found[0].words),
                 _ => assert!(found[0].words.starts_with(&wanted), "{files:?}: {}", found[0].words),
             }
             assert_eq!(machine.would_set(cpus).join(", "), *told, "{files:?}");
