@@ -50,7 +50,8 @@ impl Exchange {
         if scan.needs().contains(needs) && scan.is_by(&cx.snapshot.plan) {
             return;
         }
-        let needs = needs | scan.needs();
+        // To its end it was read perhaps for a chain alone: where there still is one, the scan adds that itself.
+        let needs = needs | scan.needs().without(Needs::WHOLE);
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
         self.read_anew(self.upload.holds_at_most(cx.rules));
     }

@@ -12,7 +12,7 @@ use std::array;
 
 use super::rows::{Holder, Row, Rows};
 use crate::limits::ENDPOINTS_MAX;
-use gaps::{GAPS_MAX, Gap, Gaps, depths};
+use gaps::{Gap, Gaps, depths};
 use sent::Sent;
 pub use steps::{Found, STEPS};
 use steps::{Level, NO_LEVEL};
@@ -26,7 +26,7 @@ pub const DEPTHS_SEARCHED: usize = 4;
 /// Depths asked at once.
 const FAN: usize = 4;
 /// Different answers of one look-up.
-const LEVELS_MAX: usize = GAPS_MAX + 1 + DEPTHS_SEARCHED * STEPS;
+const LEVELS_MAX: usize = sent::LEVELS_MAX + DEPTHS_SEARCHED * STEPS;
 
 /// Most links looked at in one look-up of a chain of so many blocks: 81 for 512 blocks, and with so many steps 12 more.
 ///
@@ -99,7 +99,7 @@ fn count<const W: usize>(set: &[u64; W]) -> u32 {
     set.iter().map(|word| word.count_ones()).sum()
 }
 
-/// What a look-up found. About 5 KiB, made once and used again.
+/// What a look-up found. About 7 KiB, made once and used again.
 #[derive(Debug)]
 pub struct Matches {
     words: usize,

@@ -78,6 +78,23 @@ fn those_that_hold_most_are_told_apart_by_what_they_were_sent() {
     assert_eq!(sent(&all), [], "not asked for");
 }
 
+/// Of more depths than are searched, too: those that were sent the common beginning alone are told with it.
+#[test]
+fn what_many_were_sent_is_told_of_all() {
+    let (index, ids) = made(10, 640);
+    let (prompt, whole) = (chain(0..4), chain(1_000..1_512));
+    let sent = [90, 170, 230, 333, 500, 61, 61, 61, 61, 61];
+    for (slot, blocks) in (0..).zip(sent) {
+        insert(&index, &prompt, id(slot, 1));
+        insert(&index, &whole[..blocks], id(slot, 1));
+    }
+    let mut all = Matches::default();
+    index.longest_of_both(&prompt, &[], &whole, &ids, &mut all);
+    let told = |slot: u16| all.sent().find(|(_, holders)| holders.contains(slot)).map_or(0, |(blocks, _)| blocks);
+    assert_eq!([1, 2, 3, 4, 5, 6, 7, 8, 9].map(told), [170, 230, 333, 500, 61, 61, 61, 61, 61]);
+    assert!((61..=90).contains(&told(0)), "{}", told(0));
+}
+
 #[test]
 fn tokens_are_those_of_the_last_link() {
     let index = Index::new(Capacity { endpoints: 4, blocks: 4 * 64, lengths: true }).unwrap();

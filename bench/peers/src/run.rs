@@ -16,7 +16,8 @@ const HELP: &str = "\
 peers run: fronts side by side, one worker each, in one run
   --fronts A,B       of direct, relay, relay-hold, haproxy, nginx, warmfront, warmfront-uring; and these two
                      with a suffix: -before (--before's binary), -copy (long opaque replies copied, not spliced),
-                     -free (one shard, on any core), -two (two shards), -warm or -blind (policies warm, round-robin)
+                     -free (one shard, on any core), -two (two shards), -warm or -blind (policies warm, the default
+                     of a front, and round-robin; without either round-robin, but prefix-hash in prompt)
                      (default: all without a suffix, or with --before these two and their -before; direct takes part
                      in latency only, relay-hold in prompt only)
   --only A,B         scenarios or their first words: plain, stream (-flat, -step, -phase),

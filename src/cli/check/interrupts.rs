@@ -142,8 +142,10 @@ fn crowded(interrupts: &[Interrupt], shards: usize) -> Option<(usize, BTreeSet<u
         *count += 1;
         on.extend(&irq.cpus);
     }
-    let crowded = kinds.into_values().filter(|(count, on)| on.len() < shards.min(*count));
-    crowded.reduce(|(some, on), (more, too)| (some + more, &on | &too))
+    let crowded: Vec<_> = kinds.into_values().filter(|(count, on)| on.len() < shards.min(*count)).collect();
+    // Of several kinds those on the fewest CPUs: together they may be on all, and each is crowded all the same.
+    let (_, fewest) = crowded.iter().min_by_key(|(_, on)| on.len())?;
+    Some((crowded.iter().filter(|(_, on)| on == fewest).map(|(count, _)| count).sum(), fewest.clone()))
 }
 
 #[cfg(test)]
@@ -242,7 +244,11 @@ mod tests {
         };
         let spread = queues(["0", "1", "2", "3", "0", "1", "2", "3"]);
         assert_eq!((spread.findings("0-3")[0].weight, spread.would_set("0-3")), (Weight::Good, vec![]));
-        for (cpus, some, on) in [(["1"; 8], 8, "1"), (["0", "0", "3", "3", "0", "1", "2", "3"], 4, "0,3")] {
+        for (cpus, some, on) in [
+            (["1"; 8], 8, "1"),
+            (["0", "0", "3", "3", "0", "1", "2", "3"], 4, "0,3"),
+            (["0", "0", "0", "0", "1", "1", "1", "1"], 4, "0"),
+        ] {
             let machine = queues(cpus);
             let found = machine.findings("0-3");
             let wanted = format!("{some} of 8 queue interrupts go to CPUs {on} alone, and shards run on CPUs 0-3.\n");

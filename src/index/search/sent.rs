@@ -4,20 +4,24 @@
 //! That says nothing by itself: an engine that no more holds what it begins with holds nothing behind that. So those
 //! alone are asked that hold most of the part that is known, and none is thought to hold more by it than it was sent.
 
-use super::{DEPTHS_SEARCHED, Matches, Set};
+use super::gaps::GAPS_MAX;
+use super::{Matches, Set};
 use crate::fleet::EndpointId;
 use crate::index::Index;
 use crate::index::rows::Rows;
 
+/// Different answers of one chain without steps.
+pub(super) const LEVELS_MAX: usize = GAPS_MAX + 1;
+
 /// Who was sent how many blocks of another chain: the first `count` of these.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    levels: [(u32, Set); DEPTHS_SEARCHED],
+    levels: [(u32, Set); LEVELS_MAX],
     count: usize,
 }
 
 impl Sent {
-    pub(super) const NONE: Sent = Sent { levels: [(0, Set::NONE); DEPTHS_SEARCHED], count: 0 };
+    pub(super) const NONE: Sent = Sent { levels: [(0, Set::NONE); LEVELS_MAX], count: 0 };
 
     pub(super) fn clear(&mut self) {
         self.count = 0;
@@ -57,7 +61,7 @@ impl Matches {
         for (place, (depth, holders)) in self.sent.levels.iter_mut().zip(asked.levels()) {
             *place = (depth, *holders);
         }
-        self.sent.count = asked.count.min(DEPTHS_SEARCHED);
+        self.sent.count = asked.count.min(LEVELS_MAX);
     }
 
     /// Who was sent how many leading blocks of the other chain: the most first, each slot once.
