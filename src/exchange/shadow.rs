@@ -16,7 +16,7 @@ use crate::index::Matches;
 use crate::policy::{self, Policy, Tokens};
 use crate::snapshot::{Pool, Snapshot};
 
-/// Most choices of one turn that are looked at; some 5 KiB are kept for each.
+/// Most choices of one turn that are looked at; some 7 KiB are kept for each.
 pub const SHADOWS_MAX: usize = 16;
 
 /// Choices that a second policy is to be asked about. Nothing is allocated once it was full.
