@@ -304,8 +304,9 @@ fn long_media_read_as_the_oracle_does_at_some_cuts() {
 /// must be a function of the bytes read.
 #[test]
 fn facts_are_a_function_of_the_bytes_read() {
-    for (api, body) in corpus().into_iter().filter(|(_, body)| body.len() < 700) {
-        for plan in plans() {
+    for (number, (api, body)) in corpus().into_iter().filter(|(_, body)| body.len() < 700).enumerate() {
+        // A third of the plans for each body.
+        for plan in plans().into_iter().skip(number % 3).step_by(3) {
             let (mut one, mut other) = (Scan::new(), Scan::new());
             one.begin(api, &plan, all_needs());
             for (index, byte) in body.iter().enumerate() {
@@ -323,7 +324,7 @@ fn mutated_bodies_read_alike_at_random_cuts() {
     let (mut random, mut read) = (Random(0x5eed), 0);
     let bodies: Vec<_> = corpus().into_iter().filter(|(_, body)| body.len() < 2_000).collect();
     let (plans, needs) = (plans(), needs());
-    let rounds = std::env::var("WARMFRONT_SCAN_ROUNDS").map_or(4_000, |text| text.parse().expect("a number"));
+    let rounds = std::env::var("WARMFRONT_SCAN_ROUNDS").map_or(2_000, |text| text.parse().expect("a number"));
     for _ in 0..rounds {
         let (api, body) = random.pick(&bodies);
         let mut body = body.clone();

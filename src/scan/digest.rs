@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn runs_of_any_length_hash_as_one() {
-        let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..8_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for most in [2, 33, 70, 300, 1_100, 5_000] {
             let (mut digest, mut start, mut length) = (Digest::new(Kernel::detected()), 0, 1);
             while start < bytes.len() {
