@@ -7,7 +7,8 @@
 
 use super::{DEPTHS_SEARCHED, FAN};
 
-/// Gaps that are remembered in one look-up; those at lesser depths are not used.
+/// Gaps that are remembered in one look-up. Endpoints whose depth lies in none of them count with what most others of
+/// those that hold little have in common, or with nothing.
 pub(super) const GAPS_MAX: usize = DEPTHS_SEARCHED + 12;
 
 /// Some endpoints end between these depths.
@@ -69,8 +70,8 @@ impl<const W: usize> Gaps<W> {
         &self.gaps[..self.len]
     }
 
-    /// Those that are searched to the block: in each of them another depth will be found,
-    /// so none behind them is needed.
+    /// Those that are searched to the block: in each of them another depth will be found, so that they are enough for
+    /// [`DEPTHS_SEARCHED`].
     #[inline]
     pub(super) fn searched(&self) -> &[Gap<W>] {
         &self.gaps[..self.len.min(DEPTHS_SEARCHED)]
