@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Whether the front writes agents' prompts (tools, calls, results) as a real engine does.
+"""Checks that the front writes agents' prompts (tools, calls, results) as a real engine does.
 
     bench/real/agents.py --front-binary target/release/warmfront --engines URL URL --tokenizer FOLDER
 
-Agents of several kinds, each with tools of its own, go on with their work turn by turn: they call tools, are told results, answer, are asked
-again. For each request the front says beforehand how many tokens its engine holds (`x-warmfront-explain`), and the engine afterwards how
-many it had (`usage.prompt_tokens_details.cached_tokens`). Once a set of tools is known, a turn must find what the turn before left there: a
-byte that differs anywhere in the prompt would end the match before it.
+There are agents of several kinds, and each kind has its own tools. In each turn an agent calls a tool, gets
+its result, answers, or is asked again. Before each request the front says how many of its tokens the engine
+holds (`x-warmfront-explain`); afterwards the engine says how many it had cached
+(`usage.prompt_tokens_details.cached_tokens`). Once the front knows a set of tools, each turn must find
+everything that the turn before it left in the cache: one different byte in the prompt would end the match.
 
-The engines must run with KV events (see `warmfront doctor`), --enable-prompt-tokens-details, VLLM_SERVER_DEV_MODE=1 and the chat template
-that FOLDER has beside their tokenizer.json.
+The engines must run with KV events (see `warmfront doctor`), --enable-prompt-tokens-details,
+VLLM_SERVER_DEV_MODE=1, and the chat template that lies beside tokenizer.json in FOLDER.
 """
 
 import argparse
@@ -48,12 +49,12 @@ def main():
             unrendered = counted("prompts_not_rendered") - unknown
     later = [line for line in lines if line["turn"] > 0]
     block = args.block
-    # A match is told to 64 bytes, which may be the last block's end.
+    # The front tells a match to 64 bytes: it may be off by the last block.
     missed = [line for line in later if abs(line["held"] - line["cached"]) > block]
     error = statistics.mean(abs(line["held"] - line["cached"]) for line in later) / block
-    print(f"\n{len(later)} turns behind the first: {error:.2f} blocks of {block} off in the mean, {len(missed)} by more than one; "
+    print(f"\n{len(later)} turns after the first: {error:.2f} blocks of {block} off on average, {len(missed)} by more than one; "
           f"{statistics.mean(line['cached'] / line['prompt'] for line in later):.2f} of their prompts was cached")
-    print(f"{unknown:.0f} requests until the tools were known; behind them {unrendered:.0f} of {len(lines)} were not written as their engine does")
+    print(f"{unknown:.0f} requests until the tools were known; after them {unrendered:.0f} of {len(lines)} were not written as their engine does")
     sys.exit(bool(missed or unrendered))
 
 
@@ -70,7 +71,7 @@ def arguments():
 
 
 def learn(front, agent):
-    """The front follows chats with this agent's tools once they have come to one of its shards twice."""
+    """Sends this agent's tools until the front knows them: one of its shards must have seen them twice."""
     known = lambda: sum(value for _, value in samples(get(front.admin, "/metrics"), "warmfront_toolsets"))
     before = known()
 
@@ -86,7 +87,7 @@ def learn(front, agent):
 
 
 class Agent:
-    """Tools, and a conversation that grows."""
+    """An agent: its tools and its conversation, which grows with each turn."""
 
     def __init__(self, rng, model, kind):
         self.rng, self.model, self.kind, self.calls = rng, model, kind, 0
@@ -115,7 +116,7 @@ class Agent:
         return {"id": f"call_{self.calls}", "type": "function", "function": {"name": name, "arguments": wording}}
 
     def turn(self, front, turn):
-        """One more step of its work, sent."""
+        """Sends the next step of the agent's work; returns what the front predicted and the engine found."""
         if turn == 0 or self.rng.random() < 0.3:
             if turn:
                 self.messages.append({"role": "assistant", "content": self.words(10)})

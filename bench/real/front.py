@@ -3,7 +3,8 @@
 
     bench/real/front.py --front-binary target/release/warmfront --engines URL URL -- COMMAND [ARGUMENT ...]
 
-runs a command with a front up; arguments URL and MODEL become the front's URL and the engines' model.
+runs a command while a front is up. The arguments URL and MODEL are replaced by the front's URL and the
+engines' model.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from urllib.parse import urlparse
 
 
 class Front:
-    """Runs the front before `engines` for as long as the block lasts."""
+    """Runs a front before `engines` while the block lasts."""
 
     def __init__(self, binary, engines, policy="prefix-hash", options=()):
         self.url, self.admin = (f"http://127.0.0.1:{port}" for port in free_ports(2))
@@ -32,7 +33,7 @@ class Front:
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
-        # Ready, every engine up and its models known: a request before that may see half a fleet.
+        # Waits until it is ready, each engine is up and its models are known: before that, requests may see half a fleet.
         if not wait(15, lambda: self.listens() and all(self.serves(engine) for engine in self.engines)):
             self.__exit__()
             sys.exit(f"the front did not get ready; its log is {self.log.name}")
@@ -53,7 +54,7 @@ class Front:
             return False
 
     def endpoints(self):
-        """Each engine as the front sees it, by its URL."""
+        """Returns each engine as the front sees it, by its URL."""
         return {shown["url"].rstrip("/"): shown for shown in json.loads(get(self.admin, "/endpoints"))["endpoints"]}
 
     def serves(self, engine):
@@ -64,7 +65,7 @@ class Front:
         return shown["health"] == "up" and bool(shown["models"])
 
     def requests(self, label):
-        """Finished requests by the values of one label of `warmfront_requests_total`."""
+        """Returns the number of finished requests by one label of `warmfront_requests_total`."""
         counts = {}
         for labels, value in samples(get(self.admin, "/metrics"), "warmfront_requests_total"):
             counts[labels[label]] = counts.get(labels[label], 0) + int(value)
@@ -105,7 +106,7 @@ def model_of(engine):
 
 
 def samples(text, name):
-    """(labels, value) of every sample of one metric."""
+    """Returns (labels, value) of each sample of one metric."""
     for line in text.splitlines():
         match = re.match(rf"{re.escape(name)}(?:{{(.*)}})? (\S+)", line)
         if match:
@@ -113,7 +114,7 @@ def samples(text, name):
 
 
 def reading(engine, *names):
-    """The sum of an engine's metrics over their label sets. vLLM and SGLang have names of their own: name both."""
+    """Returns the sum of an engine's metrics over all label sets. vLLM and SGLang use different names: give both."""
     text = get(engine, "/metrics")
     return sum(value for name in names for _, value in samples(text, name))
 
@@ -124,7 +125,7 @@ def running(engine):
 
 
 def wait(seconds, condition, pause=0.05):
-    """Seconds until the condition held, or None if it did not in time."""
+    """Returns the seconds until the condition held, or None if it did not in time."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         if condition():
@@ -134,7 +135,7 @@ def wait(seconds, condition, pause=0.05):
 
 
 def stream(url, body, connection=None):
-    """(seconds to the first data event, usage) of a streamed chat; anything but a whole stream is an OSError."""
+    """Streams a chat; returns (seconds to the first data event, usage). Raises OSError if the stream is not whole."""
     connection = connection or connect(url)
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
     began, first, usage, done = time.perf_counter(), None, None, False

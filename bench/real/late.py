@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How soon a new front knows what a long-running one knows of two real engines' caches.
+"""Measures how soon a new front knows of two real engines' caches what a front that runs already knows.
 
     bench/real/late.py --front-binary target/release/warmfront --engines URL URL --tokenizer FOLDER
 
-A front asks some prompts that the engines then hold. Another one is started beside it, with the engines' replay sockets, with the first
-one's file of caches besides, and with neither; each is asked, without any request to an engine, how many tokens of each prompt it would find
-held (`POST /explain`), until that is what the first one says. The requirements are those of precise.py.
+The first front sends some prompts, which the engines then hold. A second front is started beside it in
+three ways: with the engines' replay sockets, with the replay sockets and the first front's file of caches,
+and with neither. The second front is asked how many tokens of each prompt it would find held
+(`POST /explain`, which sends nothing to an engine), until it answers what the first one answers. The engines
+must run as precise.py says.
 """
 
 import argparse
@@ -69,7 +71,7 @@ def main():
 
 
 def begun(binary, engines, config):
-    """A front whose engines are the file's: flags would leave out where they publish."""
+    """Returns a front that takes its engines from the file: flags cannot say where engines publish events."""
     front = Front(binary, engines, "precise")
     at = front.command.index("--upstream")
     front.command = front.command[:at] + ["--config", str(config)]
@@ -81,7 +83,7 @@ def sources_of(engine):
 
 
 def written(path, tokenizer, engines, sources, file=None, replay=True):
-    """A configuration that names the sockets, so that one can do without the engines' replay sockets."""
+    """Writes a configuration that names the engines' sockets, with or without their replay sockets."""
     port = lambda endpoint: endpoint.rsplit(":", 1)[1]
     lines = ["[routing]", 'policy = "precise"', f"tokenizer = {json.dumps(tokenizer)}"]
     if file:
@@ -97,7 +99,7 @@ def written(path, tokenizer, engines, sources, file=None, replay=True):
 
 
 def held(front, bodies):
-    """Tokens of each prompt that the endpoint which would be chosen holds, as the front thinks."""
+    """Returns, for each prompt, how many tokens the front believes to be held by the endpoint it would choose."""
     found = []
     for body in bodies:
         connection = http.client.HTTPConnection(netloc(front.admin), timeout=5)

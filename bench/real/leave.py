@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How a front before real engines behaves when a client leaves, and when an engine does.
+"""Checks how a front before real engines behaves when a client leaves, and when an engine stops.
 
     bench/real/leave.py --front-binary target/release/warmfront --engines URL URL [--stop-pid PID]
 
-A client that leaves, streamed or not, must have its engine drop the request within half a second (median;
-the same is shown for clients of the engine itself). With --stop-pid only this is tried instead: the process
-of the FIRST engine gets SIGTERM under light load, and somebody starts it again. Requests in flight there
-may fail, no other may, and the front must use it again.
+When a client leaves in the middle of a reply, streamed or not, its engine must drop the request within half
+a second (median). The same is measured for clients that are connected to the engine itself. With --stop-pid
+only the second check runs: the process of the FIRST engine gets SIGTERM under light load, and must be started
+again by somebody else. Requests that were in flight there may fail, no others may, and the front must use
+the engine again.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def leaves(front, model, times, name, streamed, how):
 
 
 def leave(url, engines, model, streamed, how):
-    """Seconds from a client's leaving to its engine being idle."""
+    """Returns the seconds from a client's leaving until its engine is idle."""
     for _ in range(TRIES):
         client = ask(url, model, streamed)
         wait(60, lambda: any(map(running, engines)) or answered(client, streamed))
@@ -70,7 +71,7 @@ def leave(url, engines, model, streamed, how):
         if busy and not answered(client, streamed):
             break
         client.close()
-        # What metrics tell late must not be taken for the next one.
+        # Metrics are late: a request that they still show must not be taken for the next one.
         time.sleep(1)
         wait(60, lambda: not any(map(running, engines)))
     else:
@@ -85,7 +86,7 @@ def leave(url, engines, model, streamed, how):
 
 
 def ask(url, model, streamed):
-    """A client that asked for a long answer, and has some of it where it is streamed."""
+    """Connects and asks for a long answer; if it is streamed, returns once the first event has come."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": f"Talk. {time.time()}"}],
                        "max_tokens": 2000, "ignore_eos": True, "stream": streamed}).encode()
     host, port = netloc(url).split(":")
@@ -99,12 +100,12 @@ def ask(url, model, streamed):
 
 
 def answered(client, streamed):
-    """Whether a whole answer is there: an engine can be done before its metrics say that it began."""
+    """Whether the answer has come already: an engine may finish before its metrics show that it began."""
     return not streamed and bool(select.select([client], [], [], 0)[0])
 
 
 def survives(front, model, pid, returns_within):
-    """Light load over both engines; the first is stopped in the middle and comes back."""
+    """Loads both engines lightly, stops the first, and waits until it is back and used."""
     stopped, ends = front.engines[0], []
     until = threading.Event()
 
@@ -129,7 +130,8 @@ def survives(front, model, pid, returns_within):
     up = wait(returns_within, lambda: front.serves(stopped), 0.2) if down is not None else None
     asked = lambda: front.requests("endpoint").get(netloc(stopped), 0)
     had = asked()
-    # It has a tenth of its share at first, and all of it after 30 s: of two clients that is a request in many seconds.
+    # Slow start: it gets a tenth of its share at first, all of it after 30 s. From two clients that is one request in
+    # many seconds.
     used = wait(60, lambda: asked() > had, 0.2) if up is not None else None
     until.set()
     for thread in threads:
@@ -146,8 +148,9 @@ def survives(front, model, pid, returns_within):
     for began, error in lost + fresh:
         print(f"  begun {began - killed:+.2f} s: {error}")
     print(f"  statuses at the front: {front.requests('status')}; by endpoint: {front.requests('endpoint')}")
-    # An engine that has been told to end accepts for a moment, takes a request and closes: whether it ran cannot be known,
-    # so it is not sent twice. Three faults in a row are the most that go there before it is barred.
+    # For a moment an engine that was told to stop still accepts requests, and then closes their connections. The front
+    # cannot know whether such a request ran, and does not send it twice. After three faults in a row the front bars the
+    # engine, so that at most three requests are lost so.
     taken_along = all(began - killed < 1 for began, _ in fresh) and len(fresh) <= 3
     return used is not None and taken_along
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Whether the front finds prompts of /v1/messages again where a real engine does, behind what Claude Code puts before them.
+"""Checks that the front finds prompts of /v1/messages again where a real engine does, though Claude Code puts a
+changing block before them.
 
     bench/real/messages.py --front-binary target/release/warmfront --engines URL URL
 
-Several conversations go on in turns, as Claude Code has them: each request begins its system prompt with a block that no other request has
-(`x-anthropic-billing-header`), which vLLM leaves out of the prompt. A turn must go where the one before went, and the front must think held
-what the engine then had, within a tenth of all prompts.
+Several conversations take turns, as Claude Code has them: the system prompt of each request begins with a
+block that no other request has (`x-anthropic-billing-header`), which vLLM leaves out of the prompt. Each turn
+must go to the engine of the turn before. The tokens that the front believes to be held must be as many as the
+engine had cached, within a tenth of all prompts' tokens.
 
-The engines must run with VLLM_SERVER_DEV_MODE=1, and their caches hold all of the conversations.
+The engines must run with VLLM_SERVER_DEV_MODE=1, and their caches must hold all of the conversations.
 """
 
 import argparse
@@ -32,7 +34,7 @@ def main():
     held = new = moved = 0
     before = [totals(engine) for engine in engines]
     with Front(args.front_binary, engines, "warm") as front:
-        # What all of them share is a small part of each.
+        # All conversations share a beginning, which is a small part of each.
         shared = text(rng, 60)
         own = [text(rng, args.words) for _ in said]
         for turn in range(args.turns):
@@ -69,7 +71,7 @@ def body(rng, model, system, messages):
 
 
 def ask(url, body):
-    """What the front thought of one request: tokens held and new, and the endpoint."""
+    """Sends one request; returns the tokens that the front believed held and new, and the endpoint."""
     connection = connect(url)
     connection.request("POST", "/v1/messages", json.dumps(body), {"Content-Type": "application/json", "x-warmfront-explain": "1"})
     reply = connection.getresponse()

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""How right `precise` and `warm` are before real engines whose caches are too small, are reset, and restart.
+"""Measures how right `precise` and `warm` are before real engines whose caches are too small, are reset, and
+restart.
 
     bench/real/precise.py --front-binary target/release/warmfront --engines URL URL --tokenizer FOLDER
 
-Draws prefixes, more than both caches hold, and asks each several times in random order, with another ending; some go on as
-conversations. For each request the front says beforehand how many tokens its engine holds (`x-warmfront-explain`), and the engine
-afterwards how many it had (`usage.prompt_tokens_details.cached_tokens`). Between parts of the run one engine's cache is reset. The same
-requests go to all policies, each after a reset of all.
+Draws more prefixes than both caches hold, and asks for each several times in random order, each time with
+another ending; some requests continue a conversation. Before each request the front says how many of its
+tokens the engine holds (`x-warmfront-explain`); afterwards the engine says how many it had cached
+(`usage.prompt_tokens_details.cached_tokens`). Between parts of the run one engine's cache is reset. All
+policies get the same requests, each policy after a reset of both engines.
 
-The engines must run with KV events (see `warmfront doctor`), --enable-prompt-tokens-details and VLLM_SERVER_DEV_MODE=1. FOLDER has their
-tokenizer.json and chat template.
+The engines must run with KV events (see `warmfront doctor`), --enable-prompt-tokens-details and
+VLLM_SERVER_DEV_MODE=1. FOLDER has their tokenizer.json and chat template.
 """
 
 import argparse
@@ -74,7 +76,7 @@ def arguments():
 
 
 def draw(args, model, words_per_token):
-    """The bodies, in the order in which they are sent: a third of them go on a conversation that was had before."""
+    """Returns the bodies in the order in which they are sent. A third of them continue an earlier conversation."""
     rng = random.Random(7)
     of_tokens = lambda tokens: text(rng, max(1, round(tokens * words_per_token)))
     prefixes = [of_tokens(rng.uniform(0.5, 1.5) * args.prefix_tokens) for _ in range(args.prefixes)]
@@ -121,15 +123,15 @@ def measure(args, engines, policy, requests):
 
 
 def reset(engine, body):
-    """An engine tells of it with its next request alone, so that one follows: whatever is asked behind that must not be sent there for
-    what it held before."""
+    """Resets an engine's cache. The engine publishes this only with its next request, so one is sent: no later
+    request may be sent there for what the cache held before."""
     empty(engine)
     ask(engine, body | {"messages": chat("a")}, connect(engine))
     idle(engine)
 
 
 def told(front, engine):
-    """The event has been applied: the front knows hardly a block of it."""
+    """Waits until the front has applied the event: it then knows hardly a block of this engine."""
     name = netloc(engine)
     known = lambda: [v for labels, v in samples(get(front.admin, "/metrics"), "warmfront_kv_blocks") if labels["endpoint"] == name]
     if wait(5, lambda: all(blocks < 8 for blocks in known())) is None:
@@ -145,7 +147,8 @@ def exact(front):
 
 
 def ask(url, body, connection):
-    """(tokens thought to be held, cached, of the prompt, seconds to the first event, the endpoint) of one request."""
+    """Sends one request; returns the tokens believed held, cached, and of the prompt, the seconds to the first event, and
+    the endpoint."""
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
     fields = {"Content-Type": "application/json", "x-warmfront-explain": "1"}
     began, first, usage = time.perf_counter(), None, None

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""What `prefix-hash` and `warm` are worth before two real engines, against `random`: hit rate and time to first token.
+"""Measures what `prefix-hash` and `warm` gain over `random` before two real engines: hit rate and time to first
+token.
 
     bench/real/prefix.py --front-binary target/release/warmfront --engines URL URL
 
-Each set draws, by its seed, a few long prefixes and asks each several times, in random order, with
-another ending. All policies get the same requests, each after a reset of the engines' caches; who goes
-first alternates. Under `prefix-hash` nothing but a key decides which engine is a prefix's home, so that a set may put all of
-them on one: such sets are kept, and the medians are over all. `warm` says beforehand how much of each prompt its engine
-holds: "predicted" is that share, to be compared with the hit rate.
+Each set draws, by its seed, a few long prefixes and asks for each several times in random order, each time
+with another ending. All policies get the same requests, each policy after a reset of the engines' caches;
+which policy goes first alternates. Under `prefix-hash` a key alone decides which engine is a prefix's home, so
+that a set may put all prefixes on one engine: such sets are kept, and medians are over all sets. Under `warm`
+the front says beforehand how much of each prompt the engine holds: "predicted" is that share of all tokens,
+to be compared with the hit rate.
 
-Says what was not so, and ends with 1, unless by the medians `warm` found no less than `prefix-hash` and that no less than `random`,
-the mean time to first token was less under `warm` than under `random`, and what was predicted is within a tenth of the hit rate.
+Ends with 1, and says what was wrong, unless all of this holds in the medians: `warm` found no less in caches
+than `prefix-hash`, and that no less than `random`; the mean time to first token was less under `warm` than
+under `random`; and "predicted" is within a tenth of the hit rate.
 
-The engines' caches must hold half of a set's prefixes but not all. vLLM must run with VLLM_SERVER_DEV_MODE=1, which
-opens POST /reset_prefix_cache (not through the front); SGLang with --enable-metrics and --enable-cache-report.
+Each engine's cache must hold half of a set's prefixes but not all. vLLM must run with VLLM_SERVER_DEV_MODE=1,
+which opens POST /reset_prefix_cache (not through the front); SGLang with --enable-metrics and
+--enable-cache-report.
 """
 
 import argparse
@@ -75,7 +79,7 @@ def arguments():
 
 
 def check_capacity(engine, args):
-    """All of a set in one cache, or not even half of it, would show nothing."""
+    """Ends the run if one cache holds a whole set, or less than half of one: either would show nothing."""
     text = get(engine, "/metrics")
     info = next((labels for labels, _ in samples(text, CAPACITY)), {})
     tokens = int(info.get("kv_cache_size_tokens") or sum(n for _, n in samples(text, "sglang:max_total_num_tokens")))
@@ -88,14 +92,14 @@ def check_capacity(engine, args):
 
 
 def calibrate(engine, model):
-    """Words of `text` that make a token, by asking the engine: its tokenizer is not ours to know."""
+    """Returns the words of `text` per token, by asking the engine: its tokenizer is not known here."""
     words = 400
     body = {"model": model, "messages": chat(text(random.Random(0), words)), "max_tokens": 1}
     return words / stream(engine, body)[1]["prompt_tokens"]
 
 
 def draw(seed, args, model, words_per_token):
-    """The bodies of one set, in the order in which they are sent."""
+    """Returns the bodies of one set in the order in which they are sent."""
     rng = random.Random(seed)
     prefixes = [text(rng, round(args.prefix_tokens * words_per_token)) for _ in range(args.prefixes)]
     order = [prefix for prefix in prefixes for _ in range(args.times)]
@@ -114,7 +118,7 @@ def chat(content):
 
 
 def measure(args, engines, policy, requests):
-    """One policy over one set, from empty caches."""
+    """Runs one policy over one set, from empty caches."""
     for engine in engines:
         empty(engine)
     before = [totals(engine) for engine in engines]
@@ -153,7 +157,8 @@ def first_token(url, body, connection):
 
 
 def ask_all(url, requests, concurrency, ask=first_token):
-    """What `ask` answers of every request, seconds to its first token; the first that fails ends the run."""
+    """Sends all requests by `ask`, several at once; returns its answers, by default seconds to the first token. Ends the
+    run at the first failure."""
     waiting, answers, errors = queue.SimpleQueue(), [], []
     for request in requests:
         waiting.put(request)
@@ -188,7 +193,7 @@ def row(result):
 
 
 def summary(results):
-    """Medians over the sets, and of the sets' ratios: what is asked for is the first, the second shows the spread."""
+    """Prints the medians over the sets, by which policies are judged, and each set's ratio, which shows the spread."""
     print(f"\n{'median over sets':<16} {'':<12} {'':>10} {'x random':>9}  set by set")
     for name, figure in FIGURES.items():
         base = [figure(result) for result in results[POLICIES[0]]]
@@ -203,13 +208,13 @@ def summary(results):
 
 
 def predictions(results):
-    """What `warm` believed to be held over what was, of each set where it told and something was."""
+    """Returns, for each set with a prediction and with hits, the predicted share divided by the hit rate."""
     told = (result for result in results["warm"] if result["predicted"] is not None and result["rate"])
     return [result["predicted"] / result["rate"] for result in told]
 
 
 def not_so(results):
-    """What is not as it should be, in words."""
+    """Returns what is wrong, as sentences."""
     medians = {name: {policy: statistics.median(map(figure, results[policy])) for policy in POLICIES}
                for name, figure in FIGURES.items()}
     rates, times = medians["hit rate"], medians["TTFT mean, ms"]

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""An engine is killed and started again while requests go on: none is sent to it for a cache that is gone.
+"""Checks that no request is sent to a restarted engine for a cache that is gone.
 
     bench/real/restart.py --front-binary target/release/warmfront --engines URL URL --tokenizer FOLDER --pid PID
 
-PID is that of the first engine's `vllm serve`: it is ended with its process group by SIGKILL, and the same command is started again in its
-place. Each request's prediction (`x-warmfront-explain`) is held against what the engine had cached, before, between, and for as many
-requests behind. The requirements are those of precise.py.
+PID is the process of the first engine's `vllm serve`. While requests go on, its process group gets SIGKILL and
+the same command is started again. What the front predicts of each request (`x-warmfront-explain`) is compared
+with what the engine had cached: before the kill, while the engine is gone, and after it is back. The engines
+must run as precise.py says.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def main():
             killed = time.monotonic()
             while health(engines[0]):
                 time.sleep(0.01)
-            # The engine is gone: all go to the other one.
+            # The engine is gone: all requests go to the other one.
             between = [asked(place) for place in range(12)]
             log = open(Path(tempfile.gettempdir()) / "warmfront-restarted.log", "w")
             again = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
@@ -70,14 +71,14 @@ def main():
             wait(20, lambda: front.endpoints()[engines[0]]["health"] == "up")
             if args.policy == "precise":
                 exact(front)
-            # What both hold is not all that is asked for now: the one that is cold gets new prompts, and those again.
+            # New prompts join the old ones, so that the engine whose cache is empty gets some, and gets them again.
             prompts += [text(rng, words) for _ in range(4)]
-            behind = [asked(place) for place in range(40)]
-            show("behind", behind, first)
+            after = [asked(place) for place in range(40)]
+            show("after", after, first)
             shown = front.endpoints()[engines[0]]["cache"]
             print(f"{first}: {shown['rung']} ({shown['why']})")
     print(f"the engine runs on as process {again.pid}")
-    wrong = [line for line in behind if line[4] == first and line[0] > line[1] + 32]
+    wrong = [line for line in after if line[4] == first and line[0] > line[1] + 32]
     sys.exit(f"sent for a cache that is gone: {wrong}" if wrong else 0)
 
 
@@ -98,7 +99,7 @@ def health(engine):
 def show(name, lines, first):
     there = [line for line in lines if line[4] == first]
     error = sum(abs(held - cached) for held, cached, *_ in lines) / max(1, len(lines))
-    print(f"{name:<14} {len(lines):>3} requests, {len(there):>3} to {first}; thought to be held "
+    print(f"{name:<14} {len(lines):>3} requests, {len(there):>3} to {first}; believed held "
           f"{sum(line[0] for line in lines)}, cached {sum(line[1] for line in lines)}, off by {error:.1f} tokens a request",
           flush=True)
 

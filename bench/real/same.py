@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a front before a real engine changes: nothing in a body, nothing in a head but what it must.
+"""Checks that a front before a real engine changes nothing in a body, and in a head only what it must.
 
     bench/real/same.py --front-binary target/release/warmfront --engine URL [--policy NAME]
 
-A recorder stands between the front and the engine. For each exchange the client's request is compared with
-what the recorder got, and the engine's reply with what the client got: bodies without their framing byte
-for byte, heads field by field. Every request goes as one segment and as head, pause, body, twice on one
-connection, so that connections to the engine are new and used ones.
+A recorder stands between the front and the engine. For each exchange, the client's request is compared with
+what the recorder received, and the engine's reply with what the client received: bodies (without their
+framing) byte for byte, heads field by field. Each request is sent as one segment, and as head, pause, body;
+and twice on one connection, so that both new and used connections to the engine take part.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FRAMING = {"connection", "keep-alive", "transfer-encoding", "content-length", "d
 
 
 def cases(model):
-    """(name, path, body); no body: GET."""
+    """Returns the requests as (name, path, body). Without a body it is a GET."""
     fixed = {"model": model, "max_tokens": 8, "temperature": 0, "seed": 1, "ignore_eos": True}
     chat = fixed | {"messages": [{"role": "user", "content": "Name three primes: é, 数."}]}
     usage = {"stream": True, "stream_options": {"include_usage": True}}
@@ -50,7 +50,7 @@ def cases(model):
 
 
 class Recorder:
-    """Passes exchanges on to the engine and keeps them by path."""
+    """A relay in front of the engine that keeps each exchange, by its path."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -76,7 +76,7 @@ class Recorder:
 
 
 class Message:
-    """A request or reply, passed on as it is read. Without a first line: the connection ended instead."""
+    """A request or reply that is passed on while it is read. It has no first line if the connection ended instead."""
 
     def __init__(self, reader, passing=lambda data: None):
         self.reader, self.passing = reader, passing
@@ -127,7 +127,7 @@ def main():
 
 
 def ask(url, path, body, pause):
-    """Two exchanges on one connection."""
+    """Makes two exchanges on one connection."""
     payload = b"" if body is None else json.dumps(body).encode()
     head = f"{'POST' if payload else 'GET'} {path} HTTP/1.1\r\nHost: {netloc(url)}\r\nAccept: */*\r\n"
     if payload:
@@ -148,7 +148,7 @@ def ask(url, path, body, pause):
 
 
 def compare(sent, got, arrived, answered):
-    """How the request changed on its way to the engine, and the reply on its way back."""
+    """Returns what the front changed in the request and in the reply."""
     if sent.start != arrived.start or answered.start != got.start:
         yield f"first lines {arrived.start} {got.start}"
     yield from changes("request", sent, arrived, TO_ENGINE)

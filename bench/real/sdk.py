@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The openai SDK through a front: lists, whole and streamed replies, tools, errors, leaving early.
+"""Runs the openai SDK through a front: model lists, whole and streamed replies, tools, errors, a client that
+leaves early.
 
     bench/real/sdk.py URL          needs the `openai` package
 """
@@ -44,7 +45,7 @@ def completions(client, model):
 
 
 def tools(client, model):
-    """Engines are free to refuse tools; a reply must be one."""
+    """An engine may refuse tools; if it replies, the reply must hold a call or text."""
     named = {"type": "function", "function": {"name": "f"}}
     try:
         reply = client.chat.completions.create(
@@ -52,7 +53,7 @@ def tools(client, model):
     except openai.BadRequestError:
         return
     message = reply.choices[0].message
-    # A model that spends its budget inside the call gives it back as text.
+    # A model that spends its tokens inside the call returns it as text.
     assert message.tool_calls or message.content, reply
 
 
@@ -66,7 +67,7 @@ def unknown_model(client, model):
 
 
 def too_long(client, model):
-    """The engine's own error comes through."""
+    """The engine's own error must come through."""
     longest = getattr(client.models.retrieve(model), "max_model_len", None) or 32_768
     try:
         client.completions.create(model=model, prompt=[7] * (longest + 1), max_tokens=1)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Whether the simulated engine, by which replays and the demo judge policies, caches as real ones do: hit rates of both.
+"""Compares hit rates of the simulated engine, by which replays and the demo judge policies, with those of real
+engines.
 
     bench/real/simulated.py --front-binary target/release/warmfront --engines URL URL
 
-Simulated engines (`warmfront engine`) are started with the real ones' block size and cache. Both get the same requests, as token
-ids: first straight to one engine each, one at a time, where each request must find as many tokens cached in both; then through a
-front before two of each, several at once, where the rates under `random` and `warm` must be close. There the simulated ones compute prompts as fast
-as the first real one was seen to.
+Simulated engines (`warmfront engine`) are started with the real engines' block size and cache. Both get the
+same requests, as token ids. First they go straight to one engine of each kind, one at a time: each request
+must find as many tokens cached in both. Then they go through a front before two engines of each kind, several
+at once: the rates under `random` and `warm` must be close. The simulated engines compute prompts as fast as
+the first real engine was seen to.
 
-The real engines must run with VLLM_SERVER_DEV_MODE=1, which opens POST /reset_prefix_cache, and with caches that do not hold all prefixes.
+The real engines must run with VLLM_SERVER_DEV_MODE=1, which opens POST /reset_prefix_cache, and with caches
+that do not hold all prefixes.
 """
 
 import argparse
@@ -56,11 +59,11 @@ def arguments():
 
 
 class Simulated:
-    """As many simulated engines as there are real ones, of the same block size and cache, for as long as the block lasts."""
+    """Runs as many simulated engines as there are real ones, of the same block size and cache, while the block lasts."""
 
     def __init__(self, binary, real, model, rate):
         info = next(labels for labels, _ in samples(get(real[0], "/metrics"), CAPACITY))
-        # Of vLLM's blocks one holds nothing, ever: its null block.
+        # One of vLLM's blocks never holds anything: its null block.
         blocks = int(info["num_gpu_blocks"]) - 1
         self.urls = [f"http://127.0.0.1:{port}" for port in free_ports(len(real))]
         self.command = [binary, "engine", "--model", model, "--block-size", info["block_size"],
@@ -91,7 +94,7 @@ def answers(url):
 
 
 def prefill_rate(engine, model, args):
-    """Prompt tokens that the engine computes in a second: of three new prompts, the median."""
+    """Returns the prompt tokens that the engine computes in a second: the median of three new prompts."""
     rates = []
     for seed in range(3):
         empty(engine)
@@ -109,7 +112,7 @@ def body(model, prompt, output=4):
 
 
 def ask(url, request, connection=None):
-    """Seconds to the whole reply."""
+    """Sends one request; returns the seconds to the whole reply."""
     connection = connection or connect(url)
     began = time.perf_counter()
     connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
@@ -121,7 +124,7 @@ def ask(url, request, connection=None):
 
 
 def shared_prefixes(rng, args):
-    """Each prefix asked several times, in random order, with another ending."""
+    """Returns prompts that begin with each prefix several times, in random order, each with another ending."""
     prefixes = [ids(rng, args.prefix_tokens) for _ in range(args.prefixes)]
     order = [prefix for prefix in prefixes for _ in range(args.times)]
     rng.shuffle(order)
@@ -129,7 +132,7 @@ def shared_prefixes(rng, args):
 
 
 def conversations(rng, args):
-    """Turns of several conversations, in random order; each repeats all of those before it."""
+    """Returns turns of several conversations in random order; each repeats all earlier turns of its conversation."""
     said = [ids(rng, rng.randint(100, 1500)) for _ in range(args.conversations)]
     prompts = []
     for _ in range(6 * args.conversations):
@@ -140,7 +143,7 @@ def conversations(rng, args):
 
 
 def one_at_a_time(real, simulated, model, args):
-    """How many requests found another number of tokens in the simulated engine's cache than in the real one's."""
+    """Returns how many requests found another number of tokens in the simulated engine's cache than in the real one's."""
     apart = 0
     print(f"{'straight to one engine':<24} {'set':>3} {'requests':>8} {'real':>7} {'simulated':>9}  requests that differ", flush=True)
     for workload in (shared_prefixes, conversations):
@@ -156,7 +159,7 @@ def one_at_a_time(real, simulated, model, args):
 
 
 def cached(engine, requests):
-    """Tokens that each request found, by the engine's own count."""
+    """Returns the tokens that each request found cached, by the engine's own count."""
     empty(engine)
     found, (before, _) = [], totals(engine)
     for request in requests:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tables of src/replay/README.md, and what its sentences say of several seeds, all of one build.
+"""Prints the tables of src/replay/README.md and the figures of several seeds in its text, all from one build.
 
     cargo build --release
     python3 bench/replay/tables.py --conversation conversation_trace.jsonl --synthetic synthetic_trace.jsonl
@@ -27,7 +27,7 @@ NAMES = {
 OWN = ["random", "least-load", "session", "prefix-hash", "warm"]
 OTHERS = ["kubeai", "prefix-hash-jumps", "sticky", "sglang", "smg", "llm-d", "dynamo"]
 JUDGES = ["clairvoyant", "pooled", "oracle"]
-# Whom "best other" is chosen among.
+# "best other" is chosen among these.
 NEIGHBOURS = [*OWN[:-1], *OTHERS]
 EVENTS = [
     ("precise, at once", []),
@@ -48,7 +48,7 @@ SHARED = generated("shared-prefix")
 
 
 class Replays:
-    """Runs replays, each once."""
+    """Runs replays, and each one only once."""
 
     def __init__(self, arguments):
         self.binary = arguments.warmfront
@@ -57,7 +57,7 @@ class Replays:
         self.synthetic = [arguments.synthetic]
 
     def outcomes(self, traffic, policies, *options):
-        """By policy and load."""
+        """Returns outcomes by policy and load."""
         command = [self.binary, "replay", *traffic, "--policies", ",".join(policies), *options]
         command = [str(part) for part in command]
         key = " ".join(command)
@@ -73,7 +73,7 @@ class Replays:
         return next(iter(self.outcomes(traffic, [policy], *options).values()))
 
     def seeds(self, traffic, policies, seeds, *options):
-        """Of each policy, its outcomes by seed."""
+        """Returns the outcomes of each policy by seed."""
         runs = [self.outcomes(traffic, policies, "--seed", seed, *options) for seed in seeds]
         return {policy: [by[policy, 1.0] for by in runs] for policy in policies}
 
@@ -83,7 +83,7 @@ def mean(outcome):
 
 
 def three(value):
-    """Three digits, thousands apart."""
+    """Returns a number with three digits, its thousands set apart."""
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.{digits}f}"
@@ -94,7 +94,7 @@ def few(ratio):
 
 
 def span(*seconds):
-    """Times in one unit."""
+    """Returns times in one unit."""
     if seconds[0] < 0.9995:
         return ", ".join(f"{float(f'{value * 1e3:.3g}'):,.0f}" for value in seconds) + " ms"
     return ", ".join(three(value) for value in seconds) + " s"
@@ -117,7 +117,7 @@ def averages(outcomes):
 
 
 def of(values, reference):
-    """The least and the greatest ratio."""
+    """Returns the least and the greatest ratio."""
     ratios = [mean(one) / mean(other) for one, other in zip(values, reference)]
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 

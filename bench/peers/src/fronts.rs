@@ -27,8 +27,7 @@ pub const WARMFRONT_URING_TWO: &str = "warmfront-uring-two";
 /// The same front by another binary: the state before a change.
 pub const WARMFRONT_BEFORE: &str = "warmfront-before";
 pub const WARMFRONT_URING_BEFORE: &str = "warmfront-uring-before";
-/// In a scenario of prompts the same front by other policies: one that looks at no prompt, and one that counts its
-/// tokens.
+/// The same front by other policies: one that looks at no prompt, as it runs without prompts anyway, and the default.
 pub const WARMFRONT_BLIND: &str = "warmfront-blind";
 pub const WARMFRONT_URING_BLIND: &str = "warmfront-uring-blind";
 pub const WARMFRONT_WARM: &str = "warmfront-warm";
@@ -57,8 +56,7 @@ pub const ALL: [&str; 19] = [
 /// Each front with the one that it is compared to, to say what a change costs.
 pub const CHANGES: [(&str, &str); 2] = [(WARMFRONT, WARMFRONT_BEFORE), (WARMFRONT_URING, WARMFRONT_URING_BEFORE)];
 /// Fronts that tell something only in scenarios of prompts.
-const OF_PROMPTS: [&str; 5] =
-    [RELAY_HOLD, WARMFRONT_BLIND, WARMFRONT_URING_BLIND, WARMFRONT_WARM, WARMFRONT_URING_WARM];
+const OF_PROMPTS: [&str; 3] = [RELAY_HOLD, WARMFRONT_BLIND, WARMFRONT_URING_BLIND];
 const FIRST_OF_OURS: usize = 5;
 pub const DEFAULT: [&str; 7] = [DIRECT, RELAY, RELAY_HOLD, HAPROXY, NGINX, WARMFRONT, WARMFRONT_URING];
 
