@@ -310,6 +310,16 @@ impl Exchange {
         self.phase
     }
 
+    /// Whether the client asked for another protocol.
+    pub fn offers_upgrade(&self) -> bool {
+        self.asked.offers.is_some()
+    }
+
+    /// Whether it was told of the client's FIN, and goes on.
+    pub fn knows_client_ended(&self) -> bool {
+        self.client_ended
+    }
+
     /// The endpoint that it is counted at as in flight.
     pub fn endpoint(&self) -> Option<EndpointId> {
         self.leg.as_ref().map(|leg| leg.admission.endpoint())

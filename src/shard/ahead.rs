@@ -27,6 +27,15 @@ impl Client {
         lender.held_bytes -= self.ahead.capacity();
         std::mem::take(&mut self.ahead)
     }
+
+    /// Whether nothing was read ahead of the exchange's end: no further request, of which line ends alone are none, and
+    /// no first bytes of a tunnel, which may be any.
+    pub(super) fn has_nothing_for_later(&self) -> bool {
+        match self.exchange.as_ref().is_some_and(|exchange| exchange.offers_upgrade()) {
+            true => self.ahead.is_empty(),
+            false => self.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')),
+        }
+    }
 }
 
 impl<D: Driver> Shard<D> {
@@ -74,16 +83,16 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's.
+    /// What came behind an upgrade before its 101 was read ahead, and is the tunnel's; so is a FIN.
     pub(super) fn serve_early(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| !client.ahead.is_empty()) else { return };
-        if !client.exchange.as_ref().is_some_and(|exchange| exchange.phase() == Phase::Tunnel) {
-            return;
-        }
+        let waits = |client: &&mut Client| client.ended || !client.ahead.is_empty();
+        let Some(client) = self.clients.get_mut(key).filter(waits) else { return };
+        let tunnel = client.exchange.as_ref().filter(|exchange| exchange.phase() == Phase::Tunnel);
+        let Some(knows_of_end) = tunnel.map(|exchange| exchange.knows_client_ended()) else { return };
         if std::mem::take(&mut client.held_back) {
             self.driver.resume(client.socket);
         }
-        let ended = client.ended;
+        let ended = client.ended && !knows_of_end;
         let ahead = client.take_ahead(&mut self.desk.lender);
         self.serve(key, Input::Owned(&ahead));
         if ended {
@@ -105,7 +114,10 @@ impl<D: Driver> Shard<D> {
         // A client that is still reading the reply before has time for that.
         if client.exchange.is_none() && !client.full && !rest.is_empty() {
             let from_now = self.desk.now + self.desk.rules.limits.head_timeout_ms * 1_000;
-            client.deadline = client.deadline.min(from_now);
+            // More of it does not move its deadline.
+            if !std::mem::replace(&mut client.head_is_timed, true) {
+                client.deadline = from_now;
+            }
             self.arm(key);
         }
     }

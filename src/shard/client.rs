@@ -26,6 +26,8 @@ pub(super) struct Client {
     pub peer: Peer,
     /// When the first byte came of a head that is not complete, or has not had its turn.
     pub head_since: Option<Micros>,
+    /// `deadline` is that of a head that has begun.
+    pub head_is_timed: bool,
     /// Bytes not yet part of an exchange: an incomplete head, or requests read ahead.
     pub ahead: Vec<u8>,
     pub exchange: Option<Box<Exchange>>,
@@ -89,6 +91,12 @@ impl Client {
         }
         self.deadline = now + 1_000 * if self.full { look_ms } else { wait_ms };
         self.awaited_until = now + ASKS_WITHIN;
+        self.head_is_timed = false;
+    }
+
+    /// A whole head was read.
+    fn head_came(&mut self) {
+        (self.head_since, self.head_is_timed, self.awaited_until, self.has_asked) = (None, false, 0, true);
     }
 
     pub(super) fn due(&self) -> Micros {
@@ -106,6 +114,7 @@ impl<D: Driver> Shard<D> {
             socket,
             peer: Peer { ip: peer.ip().to_canonical(), port: peer.port() },
             head_since: None,
+            head_is_timed: false,
             ahead: Vec::new(),
             exchange: None,
             upstream: None,
@@ -229,13 +238,13 @@ impl<D: Driver> Shard<D> {
             }
             Some(Opened::Partial) => None,
             Some(Opened::Answered(consumed)) => {
-                (client.head_since, client.awaited_until, client.has_asked) = (None, 0, true);
+                client.head_came();
                 self.drive(key, input);
                 Some(consumed)
             }
             Some(Opened::Exchange(consumed, exchange)) => {
                 let body_follows = exchange.reads_request() && consumed < all;
-                (client.head_since, client.awaited_until, client.has_asked) = (None, 0, true);
+                client.head_came();
                 client.exchange = Some(exchange);
                 self.drive(key, input);
                 if !body_follows {
@@ -259,9 +268,8 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.ended = true;
         if client.exchange.is_some() {
-            // With a further request read ahead, the FIN ends what the client has to say, not its interest. Line
-            // ends alone are none.
-            if client.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
+            // With more read ahead, the FIN ends what the client has to say, not its interest.
+            if client.has_nothing_for_later() {
                 self.advance_by(key, Event::ClientEnded);
             }
         } else if client.has_nothing_ahead() {

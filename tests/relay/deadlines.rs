@@ -69,17 +69,36 @@ fn an_empty_line_behind_a_body() {
     front.settles();
 }
 
-/// Bytes that keep trickling in do not move the deadline of a head.
+/// Bytes that keep trickling in do not move the deadline of a head: neither single ones, at which it is not read again,
+/// nor whole lines, at which it is.
 #[test]
 fn a_head_that_trickles() {
     let engine = Engine::answering(HELLO);
     let front = limited(&engine, |limits| limits.head_timeout_ms = 150);
-    let mut client = front.connect();
-    let begun = Instant::now();
-    while client.is_silent(20) && begun.elapsed() < Duration::from_secs(5) {
-        client.send("A");
+    for more in ["A", "a: b\r\n"] {
+        let mut client = front.connect();
+        client.send("GET /v1/a HTTP/1.1\r\n");
+        let begun = Instant::now();
+        while client.is_silent(100) {
+            assert!(begun.elapsed() < Duration::from_secs(5), "{more:?}");
+            client.send(more);
+        }
+        assert_eq!(client.reply().status, 408);
     }
-    assert_eq!(client.reply().status, 408);
+}
+
+/// A head has its own time from its first byte, and not what is left of the time in which it had to begin.
+#[test]
+fn a_head_that_begins_at_the_last_moment() {
+    let engine = Engine::answering(HELLO);
+    let front = limited(&engine, |limits| limits.keep_alive_timeout_ms = 1_000);
+    let mut client = front.connect();
+    let head = get("/v1/a");
+    let (half, rest) = head.split_at(9);
+    client.send(half);
+    assert!(client.is_silent(1_300));
+    client.send(rest);
+    assert_eq!(client.reply().status, 200);
 }
 
 #[test]
@@ -124,7 +143,8 @@ fn a_body_that_trickles() {
     let mut client = front.connect();
     client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
     let begun = Instant::now();
-    while client.is_silent(10) && begun.elapsed() < Duration::from_secs(5) {
+    while client.is_silent(10) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it may take as long as it likes");
         client.send("x");
     }
     assert_eq!(client.reply().status, 408);
@@ -280,12 +300,18 @@ fn surplus_behind_a_refusal() {
         client.send("POST /v1/a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
         assert_eq!(client.reply().status, 413);
     };
-    // If it sends nothing more, the connection is closed when the time is over.
+    // If it sends nothing more, the connection is closed when the time is over, and not when it would be in all.
+    let mut client = front.connect();
+    let begun = Instant::now();
+    refuse(&mut client);
+    assert_eq!(client.ends(), End::Fin);
+    front.until("it is closed", |front| front.count(Count::Closed) == 1);
+    assert!(begun.elapsed() < Duration::from_millis(1_800), "{:?}", begun.elapsed());
+    // If it sends on, a reset answers it after two seconds at the latest.
     let mut client = front.connect();
     refuse(&mut client);
     let begun = Instant::now();
     assert_eq!(client.ends(), End::Fin);
-    // If it sends on, a reset answers it after two seconds at the latest.
     while client.stream().take_error().unwrap().is_none() && begun.elapsed() < Duration::from_secs(12) {
         client.send("x");
         pause(10);

@@ -578,6 +578,31 @@ fn a_tunnel_carries_a_fin_that_came_before_it() {
     assert_eq!(table.front_end(engine), Some(End::Fin));
 }
 
+/// Its client asked for something else first, and said no more behind the upgrade: its FIN came before its turn.
+#[test]
+fn a_tunnel_that_was_asked_for_ahead_carries_the_fin_behind_it() {
+    for early in ["", "\r\n", "early"] {
+        let mut table = Table::new(|rules| rules.half_close_leaves = false);
+        let client = table.client(1 << 20);
+        table.send(client, [GET, UPGRADE, early.as_bytes()].concat());
+        table.end(client, End::Fin);
+        table.pass(SECOND);
+        let engine = table.engine();
+        assert!(table.receive(engine).ends_with(b"\r\n\r\n"));
+        table.send(engine, reply(3));
+        table.pass(SECOND);
+        let engine = table.engine();
+        assert!(table.receive(engine).ends_with(b"\r\n\r\n"), "{early:?}");
+        table.send(engine, SWITCHED);
+        table.pass(SECOND);
+        assert_eq!(table.receive_all(engine), early.as_bytes());
+        assert_eq!(table.front_end(engine), Some(End::Fin), "{early:?}");
+        table.end(engine, End::Fin);
+        table.pass(SECOND);
+        assert_eq!(statics(1).counters.in_flight(0), 0, "{early:?}");
+    }
+}
+
 #[test]
 fn a_tunnel_keeps_its_last_bytes_for_a_slow_engine() {
     let mut table = Table::new(|_| {});
