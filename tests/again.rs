@@ -149,6 +149,20 @@ fn a_stale_connection_changes_nothing_of_what_is_charged() {
     }
 }
 
+/// A reply says as many tries as log and receipt do: the second one counts, also at the same engine.
+#[test]
+fn a_request_that_was_sent_again_to_its_engine_says_so() {
+    let mut play = Play::new();
+    play.rules.explain_from = vec!["127.0.0.0/8".parse().unwrap()];
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-warmfront-explain: 1\r\nContent-Length: 13\r\n\r\n";
+    let mut exchange = play.begin(head, br#"{"model":"m"}"#);
+    play.goes_stale(&mut exchange);
+    play.is_sent(&mut exchange, false, Some(7));
+    play.with(|cx| exchange.advance(Event::Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), cx));
+    let head = String::from_utf8_lossy(&play.actions.scratch);
+    assert!(head.contains("x-warmfront-explain: ") && head.contains(" tries=2 "), "{head}");
+}
+
 fn goes_stale_and_on(is_sent: bool) {
     let words = "all of this is new ".repeat(200);
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}]}}"#);

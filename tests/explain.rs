@@ -208,3 +208,13 @@ fn what_is_asked_is_asked_as_it_was_written() {
     assert!(!String::from_utf8_lossy(&text).contains("example"), "{lines:?}: who asks is this command");
     assert!(lines.contains(&"x-session-id: zoë\r".as_bytes().to_vec()), "{lines:?}");
 }
+
+#[test]
+fn every_reason_is_explained_in_the_readme() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let table = readme.split("| reason | why").nth(1).unwrap().split("\n\n").next().unwrap();
+    let first_cells: String = table.lines().filter_map(|row| row.split('|').nth(1)).collect();
+    for reason in warmfront::policy::Reason::ALL {
+        assert!(first_cells.contains(&format!("`{}`", reason.as_str())), "{}", reason.as_str());
+    }
+}

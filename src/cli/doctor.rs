@@ -45,6 +45,8 @@ Of each engine:
   key             only if the file of its API key cannot be read here
   server          which, and its version
   models          ids, adapters, the longest context
+  host            only if it does not answer under another name
+  address         only if several engines answer there by turns
   tokenizer       whether the front has the tokenizers of these models, if its
                   policy needs them
   cache           whether prefixes are cached; its blocks and tokens

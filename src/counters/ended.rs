@@ -13,14 +13,14 @@ use crate::limits::LABELLED_POOLS_MAX;
 pub enum Ended {
     /// It got a whole answer.
     Served,
-    /// It failed by its own fault: a 4xx, or a fault in the rest of its body; or it asked for something that no engine
-    /// has (501, 505).
+    /// It failed by its own fault: a 4xx, as a status or as the code of an error in a stream, or a fault in the rest of
+    /// its body; or it asked for something that no engine has (501, 505).
     Refused,
     /// It was refused for load: 429.
     Busy,
     /// It got another error, or nothing because the front ended.
     Failed,
-    /// Its reply began well and broke off, or ended with an error event.
+    /// Its reply began well and broke off, or told of an error that was not its client's.
     Broken,
     /// Its client left, or took none of its reply.
     Left,

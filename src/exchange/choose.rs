@@ -347,7 +347,7 @@ impl Exchange {
         use std::fmt::Write;
         let name = |id| snapshot.endpoint(id).map_or("-", |endpoint| &endpoint.name);
         let (endpoint, reason) = (name(choice.endpoint), choice.reason.as_str());
-        let tries = self.tried.as_slice().len() + 1;
+        let tries = self.draft.tries;
         let mut text = format!("endpoint={endpoint} reason={reason} tries={tries} in_flight={}", choice.in_flight);
         if let Some(waited) = self.draft.waited.time() {
             let _ = write!(text, " wait_us={waited}");

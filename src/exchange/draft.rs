@@ -28,7 +28,8 @@ pub(super) struct Draft {
     pub(super) since: Micros,
     /// Somebody wants a record of it, and has none yet.
     wanted: bool,
-    tries: u8,
+    /// Choices so far.
+    pub(super) tries: u8,
     peer: Peer,
     method: Short<16>,
     path: Short<64>,

@@ -11,7 +11,7 @@ use super::judged::{Judged, Told, Verdict, hides_words, judge, keeps_out};
 use super::noted::Noted;
 use super::shown::Shown;
 use super::{Exchange, Leg, Phase};
-use crate::counters::stats::Count;
+use crate::counters::stats::{Count, Ended};
 use crate::http::{self, BodyLength, Known, ReplyFraming, ResponseHead};
 use crate::policy::Eligible;
 use crate::scan::Api;
@@ -98,7 +98,7 @@ impl Exchange {
                 self.charge();
             }
             Told::Busy => self.note(Verdict::BackPressure, cx),
-            Told::TheClients => {}
+            Told::TheClients => self.reply.ended = Some(Ended::Refused),
         }
         if self.reply.tap.spoke() {
             return;

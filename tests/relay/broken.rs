@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warmfront::counters::Text;
-use warmfront::counters::stats::Count;
+use warmfront::counters::stats::{Count, Ended};
 use warmfront::policy::Policy;
 
 use crate::client::{chat, post, status};
@@ -192,7 +192,7 @@ fn an_error_in_place_of_an_answer_is_no_first_token() {
         ("/v1/messages", messages(r#"{"type":"internal_error","message":"EngineCore"}"#), [3, 1, 0]),
         ("/v1/messages", messages(r#"{"type":"api_error","message":"Stream processing error"}"#), [3, 0, 0]),
         ("/v1/messages", messages(r#"{"type":"overloaded_error","message":"Overloaded"}"#), [0, 0, 3]),
-        ("/v1/chat/completions", too_long, [0, 0, 0]),
+        ("/v1/chat/completions", too_long.clone(), [0, 0, 0]),
     ] {
         let answer = format!("{STREAM}{:x}\r\n{events}\r\n0\r\n\r\n", events.len());
         let engine = Engine::run(move |mut connection| {
@@ -213,6 +213,9 @@ fn an_error_in_place_of_an_answer_is_no_first_token() {
         let counts =
             [Count::UpstreamFaultErrorEvent, Count::Barred, Count::BackPressure].map(|event| front.count(event));
         assert_eq!(counts, expected, "{events}");
+        // What clients ask for in vain is no failure of the service.
+        let ended = [Ended::Refused, Ended::Broken, Ended::Served].map(|ended| front.ended(ended));
+        assert_eq!(ended, if events == too_long { [3, 0, 0] } else { [0, 3, 0] }, "{events}");
         assert_eq!(front.counters.loads().prefill_rate(0), rate, "{events}");
         let held = front.published.current().index.as_ref().unwrap().figures(0).blocks > 0;
         assert_eq!(held, events.contains("EngineCore"), "{events}");

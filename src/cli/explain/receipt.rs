@@ -94,7 +94,7 @@ fn in_words(reason: Reason) -> &'static str {
         Reason::Spill => "the home of the prompt's prefix, the runner-up, was at its bound; the next of the ring",
         Reason::SessionHome => "the home of the session, below its bound",
         Reason::SessionSpill => "the home of the session, the runner-up, was at its bound; the next of the ring",
-        Reason::AllFull => "all were at their bounds; the least loaded",
+        Reason::AllFull => "all were at their bounds; the least loaded, or by KubeAI's bound the home",
         Reason::NoPrefix => "no prompt to go by; the least loaded",
         Reason::Stored => "it has the stored response that was asked for",
         Reason::NoSession => "no session key to go by; the least loaded",

@@ -202,7 +202,7 @@ impl Collected {
         let help = "1 for how far is believed what is known of an endpoint's cache";
         let mut family = Family::new(out, "endpoint_rung", help, MetricType::Gauge)?;
         let current = members.iter().filter_map(|member| member.now);
-        for endpoint in current.filter_map(|id| snapshot.at(id.slot)) {
+        for endpoint in current.filter_map(|id| snapshot.endpoint(id)) {
             for rung in Rung::ALL {
                 let labels = vec![("endpoint", &*endpoint.name), ("rung", rung.as_str())];
                 family.gauge(labels, f64::from(u8::from(endpoint.rung == rung)))?;

@@ -13,7 +13,7 @@ use crate::snapshot::{Pool, Snapshot};
 impl Collected {
     /// By model alone, each from 0 on.
     pub(super) fn endings(&self, out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), Error> {
-        let help = "Finished requests by what came of them: served whole, refused for what their clients asked for (4xx, 501, 505), busy (429), failed (other 5xx, or the front ended), broken in the midst of a reply or by an error that it told of, or left by their clients";
+        let help = "Finished requests by what came of them: served whole, refused for what their clients asked for (4xx, also in a stream, 501, 505), busy (429), failed (other 5xx, or the front ended), broken in the midst of a reply or by another error that it told of, or left by their clients";
         let mut family = Family::new(out, "request_outcomes", help, MetricType::Counter)?;
         for (model, pools) in labelled(snapshot) {
             for ended in Ended::ALL {
