@@ -208,14 +208,10 @@ async fn by_lines(
     mut line: impl FnMut(&[u8]),
 ) -> Result<u16, CallError> {
     let (head, mut body) = response.into_parts();
-    let (mut lines, mut length) = (Lines { begun: Vec::new(), bytes_max }, 0);
+    let mut lines = Lines { begun: Vec::new(), bytes_max, left: PAGE_BYTES_MAX };
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::of(&error, None))?;
         let Some(data) = frame.data_ref() else { continue };
-        length += data.len();
-        if length > PAGE_BYTES_MAX {
-            return Err(CallError::TooLong(PAGE_BYTES_MAX));
-        }
         lines.take(data, &mut line)?;
     }
     if !lines.begun.is_empty() {
@@ -228,11 +224,15 @@ async fn by_lines(
 struct Lines {
     /// The part of a line that has come.
     begun: Vec<u8>,
+    /// Longest line.
     bytes_max: usize,
+    /// Bytes that may still come.
+    left: usize,
 }
 
 impl Lines {
     fn take(&mut self, mut piece: &[u8], line: &mut impl FnMut(&[u8])) -> Result<(), CallError> {
+        self.left = self.left.checked_sub(piece.len()).ok_or(CallError::TooLong(PAGE_BYTES_MAX))?;
         while let Some(end) = memchr(b'\n', piece) {
             let (first, behind) = (&piece[..end], &piece[end + 1..]);
             self.has_room(first)?;
@@ -334,14 +334,15 @@ mod tests {
     fn a_page_is_cut_into_lines_wherever_it_is_cut_into_pieces() {
         let page = b"one\n\ntwo \r\nthree";
         for (a, b) in (0..=page.len()).flat_map(|a| (a..=page.len()).map(move |b| (a, b))) {
-            let (mut lines, mut told) = (Lines { begun: Vec::new(), bytes_max: 5 }, Vec::new());
+            let (mut lines, mut told) = (Lines { begun: Vec::new(), bytes_max: 5, left: page.len() }, Vec::new());
             for piece in [&page[..a], &page[a..b], &page[b..]] {
                 lines.take(piece, &mut |line: &[u8]| told.push(line.to_vec())).unwrap();
             }
+            assert_eq!(lines.take(b"!", &mut |_: &[u8]| {}), Err(CallError::TooLong(PAGE_BYTES_MAX)));
             assert_eq!((told, lines.begun), (vec![b"one".to_vec(), vec![], b"two \r".to_vec()], b"three".to_vec()));
         }
         for piece in [&b"123456"[..], b"123456\n", b"1\n123456"] {
-            let (mut lines, mut pieces) = (Lines { begun: Vec::new(), bytes_max: 5 }, piece.chunks(2));
+            let (mut lines, mut pieces) = (Lines { begun: Vec::new(), bytes_max: 5, left: 99 }, piece.chunks(2));
             let taken = pieces.try_for_each(|piece| lines.take(piece, &mut |_: &[u8]| {}));
             assert_eq!(taken, Err(CallError::LongLine(5)), "{}", piece.escape_ascii());
             assert!(lines.begun.len() <= 5);

@@ -41,7 +41,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
                 }
                 let router = router.clone().layer(Extension(ConnectInfo(peer)));
                 tokio::spawn(async move {
-                    answer(stream, router).await;
+                    answer(stream, router, LIFE_MAX, LAST_ANSWER).await;
                     drop(seat);
                 });
             }
@@ -58,12 +58,41 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
 }
 
 /// Errors of a connection are not reported: its client sees them.
-async fn answer(stream: TcpStream, router: Router) {
+async fn answer(stream: TcpStream, router: Router, life_max: Duration, last_answer: Duration) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    if timeout(LIFE_MAX, connection.as_mut()).await.is_err() {
+    if timeout(life_max, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(LAST_ANSWER, connection).await;
+        let _ = timeout(last_answer, connection).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use axum::routing::post;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Else a body that never ends would keep one of few places for ever.
+    #[tokio::test]
+    async fn a_body_that_drips_ends_with_its_connections_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let router = Router::new().route("/reload", post(|body: Bytes| async move { body.len().to_string() }));
+        let each = Duration::from_millis(200);
+        let served = tokio::spawn(answer(stream, router, each, each));
+        client.write_all(b"POST /reload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n").await.unwrap();
+        let begun = Instant::now();
+        while !served.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "it may take as long as it likes");
+            let _ = client.write_all(b"x").await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(begun.elapsed() >= each, "{:?}", begun.elapsed());
+        assert!(!matches!(client.read(&mut [0; 99]).await, Ok(1..)), "it was answered");
     }
 }

@@ -1,7 +1,7 @@
 //! Whole streams of messages, heads and bodies, against hyper: what we accept, it reads as the same messages.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use warmfront::http::{
     BodyLength, FieldTable, HeadLimits, RequestFraming, Status, Version, framing, parse_request, parse_response,
@@ -13,16 +13,19 @@ use super::peer::{self, Message, sorted};
 /// hyper takes at most this many fields.
 const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 4_096, head_fields_max: 100 };
 
-/// By cause, how often hyper accepted what we refuse, and the other known differences.
-static DIFFERENCES: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
-
-fn count(difference: &str) {
-    *DIFFERENCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).entry(difference.to_owned()).or_default() += 1;
+thread_local! {
+    /// By cause, how often hyper accepted what we refuse, and the other known differences. Of one thread: tests that run
+    /// beside each other see their own.
+    static DIFFERENCES: RefCell<BTreeMap<String, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// How often this difference was seen.
+fn count(difference: &str) {
+    DIFFERENCES.with_borrow_mut(|counted| *counted.entry(difference.to_owned()).or_default() += 1);
+}
+
+/// How often this difference was seen by this thread.
 pub fn counted(difference: &str) -> u64 {
-    DIFFERENCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(difference).copied().unwrap_or(0)
+    DIFFERENCES.with_borrow(|counted| counted.get(difference).copied().unwrap_or(0))
 }
 
 /// Why reading came to an end.
