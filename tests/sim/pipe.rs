@@ -180,6 +180,7 @@ impl Pipe {
 
     /// Some sends turn out short only with the end of the turn.
     pub fn send(&mut self, bytes: &[u8], random: &mut Random) -> usize {
+        assert!(!self.finish || bytes.is_empty(), "bytes behind the FIN");
         let taken = if self.starved { 0 } else { self.transmit(bytes, random) };
         if taken < bytes.len() {
             self.full_owed |= !self.starved && random.below(2) == 0;
