@@ -94,9 +94,11 @@ impl Keeper {
     /// Sets what is heard at this place from now on, if anything.
     pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
         let name = self.fleet().member(place).map(|member| Arc::clone(&member.name));
+        // Under one lock with the bank: whoever reads its figures finds them here or there, not in both, and not in none.
+        let mut hearings = self.hearings();
         let before = match name.zip(hearing) {
-            Some(heard) => self.hearings().insert(place, heard),
-            None => self.hearings().remove(&place),
+            Some(heard) => hearings.insert(place, heard),
+            None => hearings.remove(&place),
         };
         if let Some((name, before)) = before {
             let figures = before.figures();
@@ -115,13 +117,13 @@ impl Keeper {
 
     /// Figures of the engines that are heard, by their names.
     pub fn heard(&self) -> BTreeMap<Arc<str>, Figures> {
-        let heard = self.hearings().clone();
-        let figures = |(name, hearing): (Arc<str>, Arc<Hearing>)| {
+        let heard = self.hearings();
+        let figures = |(name, hearing): &(Arc<str>, Arc<Hearing>)| {
             let mut figures = hearing.figures();
-            figures.add(&self.fleet().bank.heard(&name));
-            (name, figures)
+            figures.add(&self.fleet().bank.heard(name));
+            (Arc::clone(name), figures)
         };
-        heard.into_values().map(figures).collect()
+        heard.values().map(figures).collect()
     }
 
     /// Writes down what is known of the engines' caches, if a file is configured for that. Returns whether it was
