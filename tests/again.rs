@@ -375,6 +375,32 @@ fn nothing_is_waited_for_beyond_what_is_held() {
     }
 }
 
+/// What stands behind a model that came late is not read, wherever the pieces end: another chain for each length of it
+/// would find nothing again.
+#[test]
+fn how_a_long_body_is_cut_changes_nothing_of_its_prompt() {
+    let words = "all of this is new ".repeat(1_500);
+    let tools = format!(r#"[{{"type":"function","function":{{"name":"f","description":"{}"}}}}]"#, "d".repeat(5_000));
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}],"model":"m","tools":{tools}}}"#);
+    let model_ends = body.find(r#""m""#).unwrap() + 3;
+    let mut play = Play::of(fleet(1, &["m", "other"]));
+    play.rules.limits.hold_bytes = 8 << 10;
+    let mut before = play.thought(0, Method::Warm);
+    let cuts = [model_ends + 1, model_ends + 2_000, body.len(), 8 << 10, model_ends - 1];
+    for (number, cut) in cuts.into_iter().enumerate() {
+        let (first, rest) = body.as_bytes().split_at(cut);
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut exchange = play.comes(&head, first);
+        play.with(|cx| exchange.advance(Event::Request(rest), cx));
+        let (tokens, held) = play.thought(0, Method::Warm);
+        assert!(tokens - before.0 > 7_000, "{number}");
+        assert_eq!(held - before.1 > 1_500, number > 0, "{number}: {}", held - before.1);
+        before = (tokens, held);
+        play.is_sent(&mut exchange, false, Some(7));
+        play.with(|cx| exchange.advance(Event::Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), cx));
+    }
+}
+
 /// A head that announces much takes no memory for it beyond what others are let hold.
 #[test]
 fn what_is_held_for_its_model_takes_memory_as_it_comes() {

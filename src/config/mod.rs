@@ -208,7 +208,7 @@ impl Default for Control {
             stale_after_ms: 5_000,
             models_interval_ms: 5_000,
             models_timeout_ms: 2_000,
-            models_bytes_max: 1 << 20,
+            models_bytes_max: 8 << 20,
             resolve_interval_ms: 30_000,
             publish_interval_ms: 10,
             caches_file: PathBuf::new(),

@@ -1,10 +1,9 @@
 //! How many bytes of text a token stands for: the bytes of prompts counted here over the tokens that engines count, in
 //! each reply for its own prompt, or in `/metrics` for all of them if replies do not tell.
 
+use crate::counters::BELIEVED_TOKEN_BYTES;
 use crate::policy::Pool;
 
-/// Least and most bytes that a token is believed to stand for.
-const BELIEVED: (f32, f32) = (1.0, 8.0);
 /// Least tokens between scrapes: fewer tell mostly of what was under way while they were read.
 const SCRAPED_MIN: f64 = 5_000.0;
 /// Least tokens in replies: fewer tell mostly of what templates write around a message. One long prompt is enough: a
@@ -43,8 +42,9 @@ impl Seen {
     }
 
     fn token_bytes(&self, tokens_min: f64) -> Option<f32> {
-        let (least, most) = BELIEVED;
-        (self.tokens >= tokens_min && self.bytes > 0.0).then(|| ((self.bytes / self.tokens) as f32).clamp(least, most))
+        let (least, most) = BELIEVED_TOKEN_BYTES;
+        let mean = || ((self.bytes / self.tokens) as f32).clamp(least as f32, most as f32);
+        (self.tokens >= tokens_min && self.bytes > 0.0).then(mean)
     }
 }
 

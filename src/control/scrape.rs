@@ -122,6 +122,11 @@ struct Sums {
     ranks: BTreeSet<u64>,
 }
 
+/// Most requests that one engine is believed to have.
+const REQUESTS_MAX: u32 = 1 << 16;
+/// Most ranks, each of so many stages, whose figures are added up.
+const RANKS_SAID_MAX: usize = RANKS_MAX * 16;
+
 /// What SGLang says of each data-parallel and each pipeline rank;
 /// all ranks of tensor parallelism may say the same of it.
 #[derive(Default)]
@@ -148,6 +153,9 @@ impl Ranks {
     }
 
     fn take(&mut self, rank: [u64; 2], value: f64) {
+        if self.0.len() >= RANKS_SAID_MAX && !self.0.contains_key(&rank) {
+            return;
+        }
         let said = self.0.entry(rank).or_default();
         *said = said.max(value);
     }
@@ -254,8 +262,9 @@ impl Sums {
     }
 
     fn reading(self) -> Reading {
+        // One that has gone wrong would lift the bounds of all others, which go by the mean.
+        let count = |sum: f64| (sum <= f64::from(REQUESTS_MAX)).then_some(sum as u32);
         // `as` saturates, so that an absurd figure is a large one and no more.
-        let count = |sum: f64| sum as u32;
         let total = |sum: f64| sum as u64;
         let sglang = self.engine == Some(EngineKind::Sglang);
         let blocks = self.pages.sum().map(total).or(self.blocks);
@@ -273,8 +282,8 @@ impl Sums {
         };
         Reading {
             load: EngineLoad {
-                running: self.running.or(self.running_reqs.sum()).map(count),
-                waiting: self.waiting.or(self.queue_reqs.sum()).map(count),
+                running: self.running.or(self.running_reqs.sum()).and_then(count),
+                waiting: self.waiting.or(self.queue_reqs.sum()).and_then(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
                 kv_capacity_tokens: kv_capacity.filter(can_be),
@@ -456,6 +465,14 @@ mod tests {
         assert_eq!(Reading::of(b"sglang:page_size 64.0").match_unit, Some(64));
     }
 
+    /// A page may have a line for each of millions, which would be kept until its end.
+    #[test]
+    fn ranks_without_end_are_not_kept() {
+        let page: String =
+            (0..5_000).map(|rank| format!("sglang:num_running_reqs{{dp_rank=\"{rank}\"}} 1\n")).collect();
+        assert_eq!(Reading::of(page.as_bytes()).load.running, Some(RANKS_SAID_MAX as u32));
+    }
+
     /// vLLM's front sums the blocks of its ranks, and writes that for each of them.
     #[test]
     fn blocks_of_ranks_are_told_as_a_sum() {
@@ -613,7 +630,10 @@ mod tests {
         ] {
             assert_eq!(Reading::of(text.as_bytes()).load, EngineLoad::default(), "{text}");
         }
-        assert_eq!(Reading::of(b"vllm:num_requests_running 1e300").load.running, Some(u32::MAX));
+        for (said, told) in [("65536", Some(65_536)), ("65537", None), ("1e300", None)] {
+            let load = Reading::of(format!("vllm:num_requests_running {said}").as_bytes()).load;
+            assert_eq!(load.running, told, "a figure gone wrong");
+        }
         let absurd = br#"vllm:cache_config_info{block_size="16",kv_cache_size_tokens="18446744073709551615"} 1.0"#;
         assert_eq!((Reading::of(absurd).load.kv_capacity_tokens, Reading::of(absurd).told_tokens()), (None, None));
         for (blocks, told) in [(1 << 28, Some(1 << 32)), ((1 << 28) + 1, None)] {

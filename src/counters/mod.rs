@@ -25,7 +25,7 @@ use crate::limits::{ENDPOINTS_MAX, TOKENS_MAX};
 pub use credentials::{Credential, Credentials, Realm};
 pub use deeds::{Counted, Deeds};
 pub use outcomes::{Barred, Given, Outcome, Outcomes, Telling};
-pub use predictions::{Asked, Compared, Prediction, Predictions, Text};
+pub use predictions::{Asked, BELIEVED_TOKEN_BYTES, Compared, Prediction, Predictions, Text};
 use queue::Queue;
 pub use stored::{Stored, StoredId};
 pub use without::{Own, Without};
@@ -295,6 +295,11 @@ impl Admission {
         if occupied != 0 {
             self.counters.lower(resident, occupied);
         }
+    }
+
+    /// Whether its engine counts it as several requests.
+    pub fn is_of_several(&self) -> bool {
+        self.several
     }
 
     /// Notes that its engine counts it as several requests.

@@ -42,6 +42,9 @@ struct Slot {
 /// counters are compared, as for any engine whose replies do not tell.
 const ZEROS_MAX: u64 = 64;
 
+/// Least and most bytes that a token is believed to stand for, in the mean and in any one reply.
+pub const BELIEVED_TOKEN_BYTES: (u64, u64) = (1, 8);
+
 #[derive(Debug, Default)]
 struct Cells {
     asked: AtomicU64,
@@ -165,8 +168,12 @@ impl Predictions {
     /// means zero.
     pub fn told(&self, slot: u16, prediction: &Prediction, prompt: u32, cached: Option<u32>) {
         if let Some(text) = self.slots.get(slot as usize).filter(|_| prediction.text_bytes > 0) {
-            raise(&text.text_bytes, prediction.text_bytes);
-            raise(&text.text_tokens, prompt.into());
+            // Within what is believed by each reply: a long field that the engine's template leaves out would teach for
+            // millions of tokens else.
+            let (least, most) = BELIEVED_TOKEN_BYTES;
+            let prompt = u64::from(prompt);
+            raise(&text.text_bytes, prediction.text_bytes.clamp(least * prompt, most * prompt));
+            raise(&text.text_tokens, prompt);
         }
         let cached = self.told_of_cache(slot, prediction, cached).filter(|_| !prediction.batch);
         let Some((cached, cells)) = cached.zip(self.cells(slot, prediction.method)) else { return };

@@ -176,12 +176,14 @@ impl Exchange {
     }
 
     /// The first token of a stream was there at this time. Of a batch it is that of one prompt, and says nothing of how
-    /// fast all were computed.
+    /// fast all were computed; nor does one that waited for an image to be fetched.
     pub(super) fn first_token_came(&mut self, at: Micros, cx: &mut Context<'_>) {
         self.reply.shown = Shown::Answer;
         let took = at.saturating_sub(self.sent);
         match &mut self.leg {
-            Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch => admission.computed(),
+            Some(Leg { admission, noted: Some(noted), .. }) if noted.prediction.batch || self.asked.media => {
+                admission.computed();
+            }
             Some(leg) => leg.admission.timed(took),
             None => {}
         }

@@ -124,7 +124,7 @@ impl Exchange {
         let (seen, beyond) = data.split_at(data.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
         let mut progress = self.upload.scan(seen, cx);
         if progress == Progress::More && !beyond.is_empty() && self.misses_model(cx.snapshot) {
-            self.upload.seeks_model = true;
+            self.upload.seek_model();
             progress = self.upload.scan(beyond, cx);
         }
         match progress {
@@ -187,8 +187,10 @@ impl Exchange {
             return self.refuse(refusal.into(), cx);
         }
         // Once the model came, no more is held than of others.
-        self.upload.seeks_model =
-            (self.upload.seeks_model || self.upload.is_full(cx.rules)) && self.misses_model(cx.snapshot);
+        match (self.upload.seeks_model || self.upload.is_full(cx.rules)) && self.misses_model(cx.snapshot) {
+            true => self.upload.seek_model(),
+            false => self.upload.seeks_model = false,
+        }
         let (full, done) = (self.upload.is_full(cx.rules), self.upload.body.done());
         match self.phase {
             Phase::ReadBody if self.upload.knows_enough() || done || full => self.choose_by_what_came(cx),

@@ -90,6 +90,15 @@ impl Upload {
         if self.scan.is_some() { SCAN_BYTES } else { 0 }
     }
 
+    /// Holds, and reads, as much as it takes for the model, and nothing behind that: else what is known of the prompt
+    /// would depend on how the body was cut.
+    pub fn seek_model(&mut self) {
+        self.seeks_model = true;
+        if let Some(scan) = &mut self.scan {
+            scan.seek_model();
+        }
+    }
+
     /// Feeds the scanner.
     pub fn scan(&mut self, bytes: &[u8], cx: &Context<'_>) -> Progress {
         let begun = (cx.stopwatch)();

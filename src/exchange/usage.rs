@@ -275,8 +275,10 @@ impl Exchange {
         cx.stats.count_tokens(pool, TokenCount::ToldPrompt, prompt);
         cx.stats.count_tokens(pool, TokenCount::ToldCached, self.reply.cached_tokens.unwrap_or(0));
         cx.stats.count_tokens(pool, TokenCount::ToldCompletion, self.reply.completion_tokens.unwrap_or(0));
+        // Of a batch, or of several choices, nobody tells how long each answer was.
+        let is_of_one = self.leg.as_ref().is_none_or(|leg| !leg.admission.is_of_several());
         if let Some((pool, answer)) =
-            self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| self.can_be(*answer, cx))
+            self.pool.zip(self.reply.completion_tokens).filter(|(_, answer)| is_of_one && self.can_be(*answer, cx))
         {
             cx.counters.answer(pool, answer);
         }

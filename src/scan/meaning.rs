@@ -281,6 +281,11 @@ impl Scan {
         self.state = State::Skip;
     }
 
+    /// From here on only the model is missing: the scan stops behind it, wherever a piece ends.
+    pub fn seek_model(&mut self) {
+        self.model_alone = true;
+    }
+
     /// Returns the needs that it was begun with, or more.
     pub fn needs(&self) -> Needs {
         self.needs
@@ -305,6 +310,9 @@ impl Scan {
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;
         let seen = |field: Field| self.seen & field.bit() != 0;
+        if self.model_alone {
+            return seen(Field::Model);
+        }
         // The last value that has begun is known only when it is over; this is asked only then.
         !self.needs.contains(Needs::WHOLE)
             && met(Needs::MODEL, seen(Field::Model))

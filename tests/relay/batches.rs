@@ -164,3 +164,22 @@ fn a_first_token_of_a_batch_tells_of_no_speed() {
         assert_eq!(rate() != begun, timed, "{}", rate());
     }
 }
+
+/// It is fetched first, from wherever its client says.
+#[test]
+fn a_first_token_behind_an_image_tells_of_no_speed() {
+    let engine = Engine::answering(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n0\r\n\r\n",
+    );
+    let front = front(&engine, MIB);
+    let rate = || front.counters.loads().prefill_rate(0);
+    let begun = rate();
+    let words = "all of it is new. ".repeat(500);
+    for (image, timed) in [(r#"{"type":"image_url","image_url":{"url":"http://a/slow.png"}},"#, false), ("", true)] {
+        let content = format!(r#"[{image}{{"type":"text","text":"{words}"}}]"#);
+        let body = format!(r#"{{"stream":true,"messages":[{{"role":"user","content":{content}}}]}}"#);
+        assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
+        front.settles();
+        assert_eq!(rate() != begun, timed, "{image} {}", rate());
+    }
+}

@@ -196,6 +196,36 @@ fn answers_take_their_room_in_the_index() {
     assert!((3 * prompt + 29..3 * prompt + 36).contains(&both), "another prompt, another answer: {both}");
 }
 
+/// Usage of several answers is their sum.
+#[test]
+fn answers_to_several_choices_are_no_long_answer() {
+    let engines = [Engine::answering(whole(r#""usage":{"prompt_tokens":750,"completion_tokens":12800}"#))];
+    let front = front(&engines);
+    let mean = || front.counters.loads().mean_answer(PoolId(0));
+    let before = mean();
+    for (fields, moves) in [(r#"{"n":64,"#, false), (r#"{"n":1,"#, true)] {
+        let body = conversation(1, 1).replacen('{', fields, 1);
+        assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
+        front.settles();
+        assert_eq!(mean() != before, moves, "{fields} {}", mean());
+    }
+}
+
+/// A few megabytes of it would have all prompts of its engine counted as half as long.
+#[test]
+fn what_templates_leave_out_teaches_little() {
+    let engines = [Engine::answering(whole(r#""usage":{"prompt_tokens":25,"completion_tokens":1}"#))];
+    let front = front(&engines);
+    let name = "left out of all prompts ".repeat(10_000);
+    let body = format!(r#"{{"messages":[{{"role":"user","name":"{name}","content":"hello"}}]}}"#);
+    for number in 1..=4u64 {
+        assert_eq!(front.ask(post("/v1/chat/completions", &body)).status, 200);
+        front.settles();
+        let told = front.counters.predictions().text(0);
+        assert_eq!((told.bytes, told.tokens), (number * 200, number * 25), "eight bytes a token at most");
+    }
+}
+
 /// A reply that says that it is longer than its engine's cache changes nothing of what is expected of others.
 #[test]
 fn an_answer_that_cannot_be_is_not_believed() {
