@@ -41,7 +41,7 @@ RUSTFLAGS="$flags -Cprofile-generate=$profiles" cargo build --release --locked -
 # sum most of the gain went, weighted or not, for a reason not found (bench/README.md has the figures).
 rm -rf "$profiles"
 cp "$target/release/warmfront" "$target/counting"
-"$target/release/peers" run --only plain,stream,prompt,idle --idle-streams 500 --rounds 1 --seconds 1 --json "$target/peers.json" \
+"$target/release/peers" run --only plain,stream,prompt,speech,idle --idle-streams 500 --rounds 1 --seconds 1 --json "$target/peers.json" \
     --fronts warmfront,warmfront-uring,warmfront-warm,warmfront-uring-warm --warmfront "$target/counting" >&2
 
 "$(profdata)" merge -o "$target/profile.profdata" "$profiles"

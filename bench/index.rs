@@ -113,13 +113,11 @@ fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
         assert_eq!(found.depth(((c + 5) % endpoints as u64) as u16), SHARED as u32);
     });
     println!("    {} blocks looked at, {} depths", found.probes(), found.levels().count());
-    // Each prompt once, in no order. When a front looks a prompt up, its chain has just been written: here it is copied
-    // before the clock runs.
-    let prompts: Vec<(u64, Vec<u64>)> =
-        (0..2_000).map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4).map(|c| (c, own(c))).collect();
+    // When a front looks a prompt up, its chain has just been written: here it is copied before the clock runs.
+    let prompts: Vec<(u64, Vec<u64>)> = in_no_order(conversations).into_iter().map(|c| (c, own(c))).collect();
     let chain = RefCell::new(vec![0; blocks]);
     let copied = |at: usize| chain.borrow_mut().copy_from_slice(&prompts[at].1);
-    timed_behind(&format!("look-up, another prompt each ({size})"), 2_000, 1, copied, |at| {
+    timed_behind(&format!("look-up, another prompt each ({size})"), prompts.len(), 1, copied, |at| {
         look(prompts[at].0, black_box(&chain.borrow()), &mut found);
     });
     let strange: Vec<Vec<u64>> = (0..2_000).map(|i| own(1 << 30 | i).split_off(SHARED)).collect();
@@ -128,6 +126,14 @@ fn look_ups(endpoints: usize, blocks_each: usize, blocks: usize) {
         assert_eq!(found.deepest(), 0);
     });
     index.audit().expect("it fits together");
+}
+
+/// At most 2,000 of the later three quarters of so many conversations, each once.
+fn in_no_order(conversations: u64) -> Vec<u64> {
+    let mut drawn: Vec<u64> = (conversations / 4..conversations).collect();
+    drawn.sort_unstable_by_key(|c| hash(*c));
+    drawn.truncate(2_000);
+    drawn
 }
 
 fn inserts(endpoints: usize, blocks_each: usize) {
@@ -196,10 +202,8 @@ fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
     let size = format!("{endpoints} endpoints, {} MiB", Index::bytes(capacity).unwrap() >> 20);
     let c = conversations - 3;
     let (chain, within) = (prompt(c), steps(&prompt(c)));
-    let prompts: Vec<(u64, Vec<u64>, Vec<u64>)> = (0..2_000)
-        .map(|i| hash(i) % (conversations * 3 / 4) + conversations / 4)
-        .map(|c| (c, prompt(c), steps(&prompt(c))))
-        .collect();
+    let prompts: Vec<(u64, Vec<u64>, Vec<u64>)> =
+        in_no_order(conversations).into_iter().map(|c| (c, prompt(c), steps(&prompt(c)))).collect();
     let copies = RefCell::new((vec![0; BLOCKS], vec![0; STEPS * (BLOCKS + 1)]));
     let copied = |at: usize| {
         let mut copies = copies.borrow_mut();

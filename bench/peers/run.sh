@@ -39,7 +39,7 @@ target=${CARGO_TARGET_DIR:-target}
 # warmfront may be named instead: --warmfront PATH or $WARMFRONT.
 cargo build --release -p peers >&2
 if [ -z "${WARMFRONT:-}" ]; then
-    cargo build --release --bin warmfront >&2 || echo "warmfront does not build: goes on with what there is" >&2
+    cargo build --release --bin warmfront >&2
     WARMFRONT=$target/release/warmfront
     export WARMFRONT
 fi

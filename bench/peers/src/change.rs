@@ -15,7 +15,7 @@ pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Resul
     if changes.is_empty() {
         return Err("--before: no front took part both now and before".into());
     }
-    println!("\nCPU now x before: median, and interval that holds it 19 times of 20");
+    println!("\nnow x before: median, and interval that holds it 19 times of 20");
     let (mut dearer, mut untold) = (Vec::new(), Vec::new());
     for (now, before) in changes {
         for scenario in scenarios {
@@ -23,11 +23,17 @@ pub fn tell(report: &Report, scenarios: &[Scenario], fronts: &[String]) -> Resul
             let pairs = ratios.len();
             let middle = median(ratios.clone()).map_or("-".to_string(), |middle| format!("{middle:.3}"));
             let Some((low, high)) = interval(&mut ratios) else {
-                println!("{now:18}{:14}{middle:>8} of {pairs} pairs: too few to say", scenario.name);
+                println!(
+                    "{now:18}{:14}{:10}{middle:>8} of {pairs} pairs: too few to say",
+                    scenario.name, scenario.cost.heading
+                );
                 untold.push(format!("{now}, {}: {pairs} pairs", scenario.name));
                 continue;
             };
-            println!("{now:18}{:14}{middle:>8} ({low:.3}-{high:.3}) of {pairs} pairs", scenario.name);
+            println!(
+                "{now:18}{:14}{:10}{middle:>8} ({low:.3}-{high:.3}) of {pairs} pairs",
+                scenario.name, scenario.cost.heading
+            );
             if low > COST_MAX {
                 dearer.push(format!("{now}, {}: {low:.3} at least", scenario.name));
             }

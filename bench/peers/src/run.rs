@@ -110,10 +110,11 @@ fn options(args: &Args, quick: bool) -> Result<Options, String> {
     })
 }
 
-/// A missing front is left out, with words; a name that does not exist is a mistake.
+/// One that is missing and was not named is left out, with words.
 fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<Vec<String>, String> {
     let mut named = args.list("fronts");
-    if named.is_empty() {
+    let is_named = !named.is_empty();
+    if !is_named {
         named = match options.ours.before {
             Some(_) => fronts::CHANGES.iter().flat_map(|(now, before)| [now.to_string(), before.to_string()]).collect(),
             None => fronts::DEFAULT.map(String::from).to_vec(),
@@ -126,9 +127,7 @@ fn chosen_fronts(args: &Args, options: &Options, report: &mut Report) -> Result<
     for front in named {
         match fronts::program(&front, &options.ours) {
             Ok(_) => present.push(front),
-            Err(words) if fronts::ALL.contains(&front.as_str()) => {
-                report.leave_out(&front, &words);
-            }
+            Err(words) if !is_named => report.leave_out(&front, &words),
             Err(words) => return Err(format!("--fronts {front}: {words}")),
         }
     }
