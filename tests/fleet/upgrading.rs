@@ -496,6 +496,21 @@ fn deafened(engine: &OfOneModel, front: &Front) -> Client {
     kept
 }
 
+/// The old process keeps half of them by what they were before; its heir has not seen that.
+#[test]
+fn engines_that_are_all_too_busy_for_probes_stay_over_an_upgrade() {
+    let engines = ["a"; 3].map(OfOneModel::start);
+    let hasty = config(1) + "probe_timeout_ms = 700\n";
+    let front = Front::start("auto", &engines.each_ref().map(|engine| engine.address), &hasty);
+    (0..3).for_each(|place| front.until_health(place, "up"));
+    let down = || (0..3).filter(|place| front.endpoint(*place)["health"] == "down").count();
+    engines[1..].iter().for_each(|engine| engine.is_deaf.store(true, Ordering::Relaxed));
+    front.until_said("engine stays in service although");
+    assert_eq!(down(), 1);
+    front.upgrade();
+    assert_eq!(down(), 1);
+}
+
 /// A reload is asked of the process that the asker knows of, and is meant for the service.
 #[test]
 fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
