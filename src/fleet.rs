@@ -142,6 +142,8 @@ impl Endpoint {
     pub const NO_CAP: u32 = u32::MAX;
     /// See [`Endpoint::share_percent`].
     pub const WHOLE: u8 = 100;
+    /// More than was ever dispatched, as [`Endpoint::dispatched_at`]: nothing is missing in `engine`.
+    pub const NOTHING_SINCE: u64 = i64::MAX as u64 / 2;
 
     /// Makes an endpoint of weight 1 of which nothing is known yet.
     pub fn new(id: EndpointId, name: Arc<str>, address: SocketAddr) -> Endpoint {

@@ -68,6 +68,7 @@ impl Published {
 pub struct Process {
     leaving: AtomicBool,
     draining: AtomicBool,
+    handing_on: AtomicBool,
     has_successor: AtomicBool,
     cut: AtomicU64,
     shards: Box<[CachePadded<ShardState>]>,
@@ -77,8 +78,8 @@ impl Process {
     /// Makes it for `shards` shards, none of them serving yet. It lives as long as the process.
     pub fn leak(shards: usize) -> &'static Process {
         let shards = (0..shards).map(|_| CachePadded::new(ShardState::default())).collect();
-        let [leaving, draining, has_successor] = [false; 3].map(AtomicBool::new);
-        Box::leak(Box::new(Process { leaving, draining, has_successor, cut: AtomicU64::new(0), shards }))
+        let [leaving, draining, handing_on, has_successor] = [false; 4].map(AtomicBool::new);
+        Box::leak(Box::new(Process { leaving, draining, handing_on, has_successor, cut: AtomicU64::new(0), shards }))
     }
 
     /// Notes that the process was told to end, and drains next: `/readyz` says so, and no other process may take its
@@ -106,6 +107,16 @@ impl Process {
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.shards.iter().for_each(|shard| shard.wake());
+    }
+
+    /// Sets whether another process is being started to take this one's place.
+    pub fn hands_on(&self, handing_on: bool) {
+        self.handing_on.store(handing_on, Ordering::Release);
+    }
+
+    /// Whether another process, which reads the configuration anew, may soon serve in this one's place.
+    pub fn is_handing_on(&self) -> bool {
+        self.handing_on.load(Ordering::Acquire)
     }
 
     /// Begins the drain because another process serves from the same sockets: connections on which the client may ask

@@ -134,6 +134,12 @@ pub fn undone(read: &[Upstream], was: &[Upstream], comes: &[Upstream]) -> Vec<St
     read.iter().map(Upstream::label).chain(added).filter(is_undone).collect()
 }
 
+/// Those of `these` engines, as they had been read, that are changed by hand in what is `in_use`.
+pub fn undone_of(these: &[Upstream], in_use: &[Upstream]) -> Vec<String> {
+    let was: Vec<Upstream> = in_use.iter().filter(|one| these.iter().any(|read| read.is_same(one))).cloned().collect();
+    undone(these, &was, these)
+}
+
 /// Edits made while reloads were asked for and have not ended: an operator who drains an engine meanwhile did so after
 /// the file that is being read, or that waits for its turn.
 #[derive(Debug, Default)]

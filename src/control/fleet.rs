@@ -132,6 +132,11 @@ impl Fleet {
         changed
     }
 
+    /// Another process has these engines in service: see [`super::health::Course::presume`].
+    pub fn presume(&mut self) {
+        self.members.iter_mut().filter_map(|member| member.now.as_mut()).for_each(|tenancy| tenancy.course.presume());
+    }
+
     fn address_at(&self, at: usize) -> Option<SocketAddr> {
         self.members[at].now.as_ref().map(|tenancy| tenancy.address)
     }
@@ -255,30 +260,34 @@ impl Fleet {
     /// most. That an engine says it is shutting down, or that its kernel refuses, is no suspicion, and has no such
     /// limit.
     fn may_eject(&self, at: usize) -> bool {
-        let is_any = |out: usize, _: usize| out > 0;
-        self.half_stay(at, |_, _| false, is_any) || self.half_stay(at, Upstream::is_beside, is_any)
+        let Some(member) = self.members.get(at) else { return false };
+        let (is_peer, is_any) = (is_peer_of(member), |out: usize, _: usize| out > 0);
+        self.half_stay(member, &is_peer, |_, _| false, is_any)
+            || self.half_stay(member, &is_peer, Upstream::is_beside, is_any)
     }
 
     /// Whether one more server may be taken out for its silence, which is that of all its ranks: one that lost some of
     /// them would have the others do the work of all. Others are in service as long as most of their ranks are.
     fn may_fall_silent(&self, at: usize) -> bool {
-        self.half_stay(at, Upstream::is_beside, |out, there| 2 * out >= there)
+        let Some(member) = self.members.get(at) else { return false };
+        // Who has not said what it serves may serve what any other does.
+        let is_peer = |other: &&Member| !member.has_ids() || is_peer_of(member)(other);
+        self.half_stay(member, is_peer, Upstream::is_beside, |out, there| 2 * out >= there)
     }
 
-    /// Whether half stay in service without the one at `at`, those that stand beside each other counted as one: which
-    /// is out where so many are of so many.
+    /// Whether half of its peers stay in service without this one, those that stand beside each other counted as one:
+    /// which is out where so many are of so many.
     fn half_stay(
         &self,
-        at: usize,
+        member: &Member,
+        is_peer: impl Fn(&&Member) -> bool,
         are_one: fn(&Upstream, &Upstream) -> bool,
         are_out: fn(usize, usize) -> bool,
     ) -> bool {
-        let Some(member) = self.members.get(at) else { return false };
         // One that is out already does not count.
         if matches!(member.health(), Some(Health::Down | Health::Ejected | Health::Trial)) {
             return true;
         }
-        let is_peer = is_peer_of(member);
         let is_out = |member: &Member| match member.health()? {
             Health::Draining | Health::Asleep => None,
             Health::Down => member.now.as_ref()?.course.is_silent().then_some(true),
@@ -348,10 +357,10 @@ impl Fleet {
         self.chosen_by = epoch;
     }
 
-    /// Whether any engine that answers its probes could take a request.
+    /// Whether any engine that is there, by its probes, could take a request.
     pub fn usable(&self) -> bool {
         let serving = self.members.iter().filter(|member| !member.upstream.drain);
-        let usable = |tenancy: &Tenancy| tenancy.course.answers() && !tenancy.asleep;
+        let usable = |tenancy: &Tenancy| tenancy.course.is_there() && !tenancy.asleep;
         serving.filter_map(|member| member.now.as_ref()).any(usable)
     }
 

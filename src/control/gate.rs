@@ -27,19 +27,31 @@ const ELSEWHERE: &str = "from your address the admin listener answers GET of /me
                          `admin_from` in [serve] must list it\n";
 /// A path that is asked with a body and changes nothing.
 const EXPLAIN: &str = "/explain";
+/// A change that is passed on to the process that takes this one's place.
+const RELOAD: &str = "/reload";
 const SUCCEEDED: &str = "another process serves by now: ask again on a new connection\n";
+const SUCCEEDS: &str = "another process is about to take this one's place and reads the configuration, which has no \
+                        changes by hand: ask again in a moment\n";
 
 /// Has clients ask again on a new connection if a successor serves from the same sockets by now: a change made here
-/// would not reach the service.
+/// would not reach the service. Nor would one made by hand while it begins.
 pub(super) async fn send_on(State(process): State<&'static Process>, request: Request, next: Next) -> Response {
-    let changes = !is_read(request.method()) && request.uri().path() != EXPLAIN;
+    let path = request.uri().path();
+    let changes = !is_read(request.method()) && path != EXPLAIN;
+    let is_by_hand = changes && path != RELOAD;
+    let refusal = |why| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     let mut answer = if changes && process.has_successor() {
-        (StatusCode::SERVICE_UNAVAILABLE, SUCCEEDED).into_response()
+        refusal(SUCCEEDED)
+    } else if is_by_hand && process.is_handing_on() {
+        refusal(SUCCEEDS)
     } else {
         next.run(request).await
     };
     // Asked again afterwards: it may have taken this one's place meanwhile.
     if process.has_successor() {
+        if is_by_hand {
+            answer = refusal(SUCCEEDED);
+        }
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer

@@ -21,6 +21,7 @@
 
 mod barring;
 mod failure;
+mod probing;
 mod turn;
 
 use std::borrow::Cow;
@@ -69,6 +70,8 @@ pub struct Course {
     kept: Option<u32>,
     /// It stays although its probes are not answered in time.
     slow: bool,
+    /// It is taken to serve before any probe says so: see [`Course::presume`].
+    presumed: bool,
     /// Another process answers there, of which shards know nothing yet; and whether the one before was barred.
     anew: Option<bool>,
     since: Instant,
@@ -114,6 +117,7 @@ impl Course {
             spared: None,
             kept: None,
             slow: false,
+            presumed: false,
             anew: None,
             since: now,
             trouble: None,
@@ -130,6 +134,7 @@ impl Course {
         let is_failing = self.probes == Probes::Failing;
         let mut course = Course::new(is_failing || self.slow_start.is_none(), rules, now);
         (course.failures, course.absent, course.probe_error) = (self.failures, self.absent, self.probe_error.clone());
+        (course.presumed, course.slow) = (self.presumed, self.slow);
         if is_failing {
             (course.probes, course.since) = (Probes::Failing, self.since);
         }
@@ -165,11 +170,11 @@ impl Course {
     }
 
     /// Whether the next probe is to go to another address: enough probes failed here, or the first one ever was
-    /// refused. If it answered before and may be busy it takes several times as many, since what is known of it would
-    /// be lost.
+    /// refused. If it answered before, or is taken to, and may be busy it takes several times as many, since what is
+    /// known of it would be lost.
     pub fn looks_elsewhere(&self, rules: &Rules) -> bool {
         let never_answered = self.probes == Probes::Unknown && self.refusals > 0;
-        let may_be_busy = self.answered && self.refusals == 0;
+        let may_be_busy = (self.answered || self.presumed && self.silent) && self.refusals == 0;
         let enough = rules.failures_down.saturating_mul(if may_be_busy { PATIENCE } else { 1 });
         self.failures > 0 && (never_answered || self.failures.is_multiple_of(enough))
     }
@@ -177,6 +182,11 @@ impl Course {
     /// Whether its probes have been good or bad for long enough.
     pub fn is_known(&self) -> bool {
         self.probes != Probes::Unknown
+    }
+
+    /// Whether it is known by its probes whether it stays in service.
+    pub fn is_settled(&self) -> bool {
+        self.is_known() || self.slow
     }
 
     /// As shards are to see it.
@@ -202,7 +212,7 @@ impl Course {
             (Health::Down, _, error) => error.as_deref().map(Cow::from),
             (Health::Ejected | Health::Trial, Some(trouble), _) => Some(trouble.to_string().into()),
             (Health::Up | Health::Unknown, Some(trouble), _) if self.kept.is_some() => kept(trouble),
-            (Health::Up, _, Some(error)) if self.slow => kept(error),
+            (Health::Up | Health::Unknown, _, Some(error)) if self.slow => kept(error),
             _ => None,
         }
     }
@@ -230,6 +240,11 @@ impl Course {
     /// Whether its probes are good, whatever becomes of requests.
     pub fn answers(&self) -> bool {
         self.probes == Probes::Good
+    }
+
+    /// Whether its probes are good, or it is taken to serve before they say so.
+    pub fn is_there(&self) -> bool {
+        self.answers() || self.presumed && !self.is_known()
     }
 
     /// See [`Endpoint::refuses_probes`].
@@ -265,61 +280,6 @@ impl Course {
     /// Whether a bar set by shards is news: not while an ejection lasts, nor if it is of the process before.
     pub fn heeds_bars(&self) -> bool {
         !self.is_to_be_tried() && self.anew.is_none()
-    }
-
-    /// Takes in a probe, which was answered with 200 or failed. `may_go`: one more may be taken out for silence.
-    pub fn probed(&mut self, outcome: Result<(), Failure>, may_go: bool, rules: &Rules, now: Instant) -> Option<Turn> {
-        let before = self.health();
-        let turn = match outcome {
-            Ok(()) => {
-                (self.failures, self.refusals, self.successes) = (0, 0, self.successes.saturating_add(1));
-                (self.answered, self.silent) = (true, false);
-                (self.absent, self.probe_error) = (None, None);
-                let was_slow = std::mem::take(&mut self.slow);
-                self.good_probe(rules, now).or(was_slow.then_some(Turn::InTime))
-            }
-            Err(failure) => {
-                (self.successes, self.failures) = (0, self.failures.saturating_add(1));
-                self.refusals = if failure.how == How::Refused { self.refusals.saturating_add(1) } else { 0 };
-                self.silent = failure.how == How::Silent && (self.silent || self.probes != Probes::Failing);
-                let is_absent = matches!(failure.how, How::Refused | How::Unconnected);
-                self.absent = is_absent.then(|| self.absent.unwrap_or(now));
-                self.probe_error = Some(failure.why);
-                self.failed_probe(may_go, rules)
-            }
-        };
-        self.moved_from(before, now);
-        turn
-    }
-
-    /// Takes in a failed probe. A refusal or another status is certain. Silence is not: under load `/health` waits for
-    /// the tokens of all streams, and if each slow engine left its part to the others, these would be slow next.
-    fn failed_probe(&mut self, may_go: bool, rules: &Rules) -> Option<Turn> {
-        if self.failures < rules.failures_down || self.probes == Probes::Failing {
-            return None;
-        }
-        if self.silent && self.probes == Probes::Good && !may_go {
-            return (!std::mem::replace(&mut self.slow, true)).then_some(Turn::Slow);
-        }
-        (self.probes, self.slow) = (Probes::Failing, false);
-        Some(Turn::Down)
-    }
-
-    fn good_probe(&mut self, rules: &Rules, now: Instant) -> Option<Turn> {
-        if self.probes == Probes::Good || self.successes < rules.successes_up {
-            return None;
-        }
-        let returns = self.probes == Probes::Failing;
-        self.probes = Probes::Good;
-        if self.is_barred() {
-            return Some(Turn::Answers);
-        }
-        // The first good probe of all begins no slow start: a fleet that starts cold together has nothing to
-        // spare. Engines that return together take over each other's parts, so nothing is lost there.
-        if returns {
-            self.start_slowly(rules, now);
-        }
-        Some(Turn::Up)
     }
 
     /// Takes in what shards have counted, and lets time pass. `may_eject`: one more may be taken out for its faults.

@@ -269,6 +269,9 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// Starts all of control's tasks; returns a handle to end the admin listener alone.
 fn begin(setup: &Setup, keeper: &Arc<Keeper>, admin: TcpListener, succeeds: bool) -> AbortHandle {
+    if succeeds {
+        keeper.fleet().presume();
+    }
     keeper.watch();
     lasting::spawn("outcomes", setup.process, Arc::clone(keeper).watch_outcomes());
     let following = Arc::clone(keeper);

@@ -60,9 +60,12 @@ impl Truth {
         }
     }
 
-    /// For the same process in another slot, where shards count from 0.
+    /// For the same process in another slot, where shards count from 0, and where nobody listens to it yet.
     pub fn renumbered(&self, now: Instant) -> Truth {
-        Truth { calibration: self.calibration.renumbered(), ladder: self.ladder.clone(), ..Truth::new(now) }
+        let (calibration, ladder) = (self.calibration.renumbered(), self.ladder.clone());
+        let mut truth = Truth { calibration, ladder, ..Truth::new(now) };
+        truth.tells(Tells::Nothing, now);
+        truth
     }
 
     /// Takes in a reading of its engine's `/metrics`. `alone`: only this front asks it.

@@ -126,7 +126,10 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
         };
         tracing::info!("starting a process to take this one's place");
         let (to, reloads) = (Arc::clone(&bequest), keeper.reloads().begun());
-        let Ok((estate, heir)) = spawn_blocking(move || hand_on(estate, process, &to)).await else {
+        process.hands_on(true);
+        let handed_on = spawn_blocking(move || hand_on(estate, process, &to)).await;
+        process.hands_on(false);
+        let Ok((estate, heir)) = handed_on else {
             failed(
                 "handing this process's place on has ended by this fault: start it anew, none can take its place now",
             );
@@ -140,6 +143,7 @@ pub(super) async fn on_signal(mut signals: Signal, setup: Setup, keeper: Arc<Kee
                 service::say_main_process(heir.id());
                 serving.abort();
                 process.give_way();
+                keeper.say_left_behind();
                 heir.tell_alone();
                 keeper.listen_no_more();
                 // Clients must not wait in a listener that only this process has open.

@@ -107,7 +107,7 @@ fn shared(own: f32) -> u32 {
 }
 
 /// Later than all that was ever dispatched.
-const NOW: i64 = i64::MAX / 2;
+const NOW: i64 = Endpoint::NOTHING_SINCE as i64;
 
 /// What may be dispatched in all until a cache that had so many tokens in use then is so full, in percent.
 fn until(dispatched_at: i64, fill: u64, capacity: u64, tokens: i64) -> i64 {

@@ -93,6 +93,8 @@ fn a_failed_upgrade_leaves_the_one_that_serves() {
         front.until_said("no process took this one's place");
         assert_eq!(front.metric("warmfront_upgrade_failures_total"), 1.0);
         (0..10).for_each(|_| assert_eq!(front.connect().post().status, 200));
+        let resumes = format!("/endpoints/{}/resume", engine.address);
+        assert_eq!(front.asks("POST", &resumes, "").0, 200, "changes by hand are taken again");
         std::thread::sleep(Duration::from_millis(50));
         front.write(&config(1));
         front.upgrade();
@@ -496,6 +498,21 @@ fn deafened(engine: &OfOneModel, front: &Front) -> Client {
     kept
 }
 
+/// The old process keeps half of them by what they were before; its heir has not seen that.
+#[test]
+fn engines_that_are_all_too_busy_for_probes_stay_over_an_upgrade() {
+    let engines = ["a"; 3].map(OfOneModel::start);
+    let hasty = config(1) + "probe_timeout_ms = 700\n";
+    let front = Front::start("auto", &engines.each_ref().map(|engine| engine.address), &hasty);
+    (0..3).for_each(|place| front.until_health(place, "up"));
+    let down = || (0..3).filter(|place| front.endpoint(*place)["health"] == "down").count();
+    engines[1..].iter().for_each(|engine| engine.is_deaf.store(true, Ordering::Relaxed));
+    front.until_said("engine stays in service although");
+    assert_eq!(down(), 1);
+    front.upgrade();
+    assert_eq!(down(), 1);
+}
+
 /// A reload is asked of the process that the asker knows of, and is meant for the service.
 #[test]
 fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
@@ -522,6 +539,30 @@ fn a_reload_during_an_upgrade_or_behind_it_is_the_heirs_as_well() {
     front.write(&weighing(3));
     front.hang_up();
     until("the weight of now", || front.endpoint(0)["weight"] == 3);
+}
+
+/// The heir goes by the file. Whoever drained an engine by hand has to learn that it serves again, and who wants to in
+/// the meantime is not to be told that it is done.
+#[test]
+fn what_an_upgrade_undoes_is_named_and_nothing_is_changed_by_hand_meanwhile() {
+    let (engine, other) = (OfOneModel::start("a"), Engine::start());
+    let patient = config(1) + "probe_timeout_ms = 4000\n";
+    let front = Front::start("auto", &[engine.address, other.address], &patient);
+    (0..2).for_each(|place| front.until_health(place, "up"));
+    let drains = |address: SocketAddr| front.asks("POST", &format!("/endpoints/{address}/drain"), "");
+    assert_eq!(drains(other.address).0, 200);
+    let _kept = deafened(&engine, &front);
+    front.try_upgrade();
+    until("another process", || engine.unheard.load(Ordering::Relaxed) >= 2);
+    let (status, said) = drains(engine.address);
+    assert!(status == 503 && said.contains("ask again in a moment"), "{status} {said}");
+    assert_eq!((front.endpoint(0)["health"].as_str(), front.heirs()), (Some("up"), 0));
+    engine.is_deaf.store(false, Ordering::Relaxed);
+    front.until_said(&format!("engines=[\"{}\"]", other.address));
+    until("its heir", || front.heirs() == 1);
+    front.until_health(1, "up");
+    assert_eq!(drains(engine.address).0, 200);
+    assert_eq!(front.endpoint(0)["health"], "draining");
 }
 
 /// An upgrade to yet another program is asked of the process that the operator knows of.

@@ -601,6 +601,40 @@ fn half_of_a_pool_stays_where_probes_are_not_answered_in_time() {
     assert_eq!((rig.health(0), slow(&rig)), (Down, vec![]));
 }
 
+/// A process that takes another's place knows none of its engines, which may all be busy with what that one sent.
+#[test]
+fn half_of_a_pool_stays_in_a_process_that_takes_anothers_place() {
+    use Health::{Down, Unknown, Up};
+    let health = |rig: &mut Rig| [0, 1, 2, 3].map(|place| rig.health(place));
+    let twice = |rig: &mut Rig, places: &[usize], event| {
+        (0..2).for_each(|_| places.iter().for_each(|place| rig.happens(*place, event)));
+    };
+    let mut rig = Rig::new(of(4));
+    rig.fleet.presume();
+    twice(&mut rig, &[0, 1, 2], ProbeSilent);
+    assert_eq!(health(&mut rig), [Down, Down, Unknown, Unknown]);
+    assert!(rig.fleet.usable(), "a balancer is to send on what these are kept for");
+    assert!(rig.fleet.members()[2].why().is_some_and(|why| why.contains("kept in service")));
+    assert_eq!(rig.said.iter().filter(|(_, turn)| *turn == Turn::Slow).count(), 1);
+    twice(&mut rig, &[2], ProbeOk);
+    twice(&mut rig, &[3], ProbeRefused);
+    assert_eq!(health(&mut rig), [Down, Down, Up, Down], "who refuses is gone");
+    // It may be at either of two addresses.
+    let mut rig = Rig::new(of(1));
+    rig.fleet.presume();
+    let now = rig.now;
+    rig.fleet.resolved(0, vec![at(0), at(7)], now);
+    (0..4).for_each(|_| twice(&mut rig, &[0], ProbeSilent));
+    assert_eq!((rig.health(0), rig.slot(0)), (Unknown, 0));
+    (0..2).for_each(|_| twice(&mut rig, &[0], ProbeSilent));
+    assert_eq!((rig.health(0), rig.slot(0), rig.said.len()), (Unknown, 1, 1), "and is told of once");
+    // What hangs for good says neither that it is well nor what it serves.
+    let mut rig = Rig::new(serving(&[&["m"], &[]]));
+    rig.fleet.presume();
+    twice(&mut rig, &[1], ProbeSilent);
+    assert_eq!((rig.health(0), rig.health(1)), (Unknown, Down));
+}
+
 /// The next tenant of a slot does not pay for the one before.
 #[test]
 fn a_slot_forgets_its_former_tenant() {

@@ -146,14 +146,14 @@ impl Fleet {
     }
 
     /// Whether each engine has said what it serves and how it is loaded, or failed to; `succeeds`: and it is known
-    /// where each is, and whether it is up.
+    /// where each is, and whether it is up or stays in service all the same.
     pub(in crate::control) fn is_acquainted(&self, succeeds: bool) -> bool {
         self.members().iter().all(|member| {
             let Some(tenancy) = &member.now else { return !succeeds };
             let says_models = member.has_ids() || member.models_error.is_some();
             // An engine that sleeps says so beside its load.
             let says_load = tenancy.is_known || tenancy.scrape_error.is_some();
-            says_models && says_load && (tenancy.course.is_known() || !succeeds)
+            says_models && says_load && (tenancy.course.is_settled() || !succeeds)
         })
     }
 

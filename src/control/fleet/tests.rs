@@ -681,6 +681,22 @@ fn who_has_not_said_how_it_is_loaded_is_not_known() {
     assert_eq!(is_known(&fleet), [true; 2], "it cannot say");
 }
 
+/// An heir would wait for as long as it may, and know no more of them.
+#[test]
+fn who_stays_in_service_though_it_is_silent_is_waited_for_no_longer() {
+    let mut fleet = fleet(1);
+    let (id, _) = fleet.target(0).unwrap();
+    fleet.presume();
+    serves(&mut fleet, 0, &["a"]);
+    fleet.scraped(0, id, Err("x".into()), Instant::now());
+    for is_known in [false, true] {
+        let silent = Failure { why: "x".into(), how: How::Silent };
+        fleet.probed(0, id, Err(silent), Instant::now());
+        assert_eq!(fleet.is_acquainted(true), is_known);
+    }
+    assert_eq!(fleet.members()[0].health(), Some(Health::Unknown));
+}
+
 /// As `/explain` reads them, so do shards.
 #[test]
 fn names_of_session_keys_are_those_of_the_configuration_in_use() {

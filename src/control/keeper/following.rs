@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::Keeper;
 use crate::config::{Config, Upstream};
-use crate::control::edit::{Edit, Refused};
+use crate::control::edit::{self, Edit, Refused};
 use crate::control::keys::{self, Keys};
 use crate::control::named::Named;
 use crate::control::names;
@@ -127,7 +127,8 @@ impl Keeper {
     }
 
     /// Takes in that a name stands for these addresses: engines at new addresses come, and those that are no longer
-    /// among them finish what they have. `None`: nothing has changed. Changes made by hand to others stay.
+    /// among them finish what they have. `None`: nothing has changed. Changes made by hand to others stay; with an
+    /// engine that goes they are undone, since whoever has its address next is another.
     ///
     /// # Errors
     /// Why the addresses cannot be followed; nothing has changed then, unless a fault of ours broke it off.
@@ -174,9 +175,14 @@ impl Keeper {
             replace(&mut upstream, &before, &after);
             Config { upstream, ..config.clone() }
         };
-        let config = follow(&self.config()).checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
+        let in_use = self.config();
+        let config = follow(&in_use).checked().map_err(|invalid| Refused::Wrong(invalid.to_string()))?;
+        let goes: Vec<Upstream> =
+            before.iter().filter(|one| !after.iter().any(|other| other.is_same(one))).cloned().collect();
+        let undone = edit::undone_of(&goes, &in_use.upstream);
         let keys = keys::known(&config, self.fleet().members(), key.as_ref());
         let changes = self.unless_broken(self.take(Arc::new(config), keys, None)).await?;
+        let changes = Changes { undone, ..changes };
         self.taking.read.store(Arc::new(follow(&self.taking.read.load())));
         self.taking.named.store(Arc::new(named));
         Ok(Some(changes))
@@ -204,8 +210,15 @@ fn say(name: &str, followed: Result<Option<Changes>, String>, is_known: bool, sa
         Ok(changes) => {
             said.remove(name);
             if let Some(changes) = changes {
-                let Changes { added, removed, .. } = &changes;
+                let Changes { added, removed, undone, .. } = &changes;
                 tracing::info!(name, ?added, ?removed, "a host name stands for other engines");
+                if !undone.is_empty() {
+                    tracing::warn!(
+                        name,
+                        engines = ?undone,
+                        "what was changed of these engines by hand is undone, as the host name no longer stands for them: if it comes to again, they are as it is configured"
+                    );
+                }
                 if has_too_many(&changes) {
                     tracing::warn!(
                         name,
@@ -285,8 +298,10 @@ mod tests {
         keeper.edit(&Edit::Remove("127.0.0.1:1".into())).await.unwrap();
         keeper.stands_for(&name(), vec![at(1), at(2), at(3)]).await.unwrap();
         assert_eq!(labels(), ["127.0.0.2:1", "127.0.0.3:1", "127.0.0.9:1"], "who was removed by hand stays away");
-        keeper.stands_for(&name(), vec![at(2), at(4)]).await.unwrap();
+        keeper.edit(&Edit::Drain("127.0.0.3:1".into(), true)).await.unwrap();
+        let changes = keeper.stands_for(&name(), vec![at(2), at(4)]).await.unwrap().unwrap();
         assert_eq!(labels(), ["127.0.0.2:1", "127.0.0.4:1", "127.0.0.9:1"]);
+        assert_eq!(changes.undone, ["127.0.0.1:1", "127.0.0.3:1"], "who has these addresses next is another");
         assert_eq!((slot("127.0.0.2:1"), slot("127.0.0.9:1")), (stays, beside));
         assert!(keeper.stands_for(&name(), vec!["[::1]:1".parse().unwrap()]).await.is_err());
         assert_eq!(labels().len(), 3, "a name that tells nothing of use changes nothing");

@@ -219,6 +219,19 @@ impl Keeper {
         Ok(changes)
     }
 
+    /// Names the engines of which a change made by hand ends with this process: the one in its place began with what
+    /// the configuration says.
+    pub fn say_left_behind(&self) {
+        let read = &self.taking.read.load().upstream;
+        let engines = edit::undone(read, &self.config().upstream, read);
+        if !engines.is_empty() {
+            tracing::warn!(
+                ?engines,
+                "what was changed of these engines by hand is undone by the upgrade, unless the configuration says the same by now"
+            );
+        }
+    }
+
     /// The key of the engine that is added, if it has one; read on a thread of its own, one at a time, since disks may
     /// not answer.
     pub(super) async fn added_key(&self, edit: &Edit) -> Result<Option<Arc<str>>, Refused> {

@@ -8,7 +8,7 @@ use super::{Processes, Tenancy};
 use crate::control::caches::Unit;
 use crate::control::health::Course;
 use crate::control::truth::Truth;
-use crate::fleet::{EndpointId, Turnover};
+use crate::fleet::{Endpoint, EndpointId, Turnover};
 
 impl Tenancy {
     /// A tenancy of which nothing is known but the health that it begins with.
@@ -41,8 +41,9 @@ impl Tenancy {
         }
     }
 
-    /// The same process in another slot, where shards count from 0. What it said of itself holds until it says more.
-    /// Its requests of ours run on under the old slot, and are like others' load in the new one.
+    /// The same process in another slot, where shards count from 0, or on from what they sent to another engine. What
+    /// it said of itself holds until it says more; it is listened to anew. Its requests of ours run on under the old
+    /// slot, and are like others' load in the new one.
     pub fn renumbered(&self, id: EndpointId, now: Instant) -> Tenancy {
         let load = self.load();
         let there = load.running.zip(load.waiting).map(|(running, waiting)| running.saturating_add(waiting));
@@ -50,6 +51,7 @@ impl Tenancy {
             reading: self.reading.clone(),
             scrape_error: self.scrape_error.clone(),
             foreign: there.unwrap_or(self.foreign),
+            dispatched_at: Endpoint::NOTHING_SINCE,
             room: self.room.map(|(room, at)| (room.beside(self.resident_at), at)),
             truth: self.truth.renumbered(now),
             emptied: self.emptied,

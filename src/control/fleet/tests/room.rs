@@ -109,3 +109,17 @@ fn what_others_had_is_not_held_against_ours_for_ever() {
     scene.tells(10);
     assert!(scene.has_room());
 }
+
+/// As one that comes to a slot with a place in the index; what was sent there before was for another.
+#[test]
+fn what_a_former_tenant_was_sent_takes_no_room_of_who_comes_to_its_slot() {
+    let mut scene = Scene::new();
+    scene.sends(0);
+    (0..1_000).for_each(|_| scene.ours[0].computes(10_000));
+    scene.tells(10);
+    assert!(scene.choice().costs.unwrap().chosen.no_room > 0, "all of that came after it told");
+    let id = EndpointId { generation: scene.id.generation + 1, ..scene.id };
+    let now = &mut scene.fleet.members[0].now;
+    *now = now.as_ref().map(|before| before.renumbered(id, scene.now));
+    assert_eq!(scene.choice().costs.unwrap().chosen.no_room, 0);
+}
