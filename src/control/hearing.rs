@@ -70,6 +70,8 @@ struct Inner {
     is_noted: bool,
     /// How often the endpoint's cache had been emptied when `is_noted` became true.
     emptied: u64,
+    /// How often the engine had been found asleep when that was looked at last.
+    slept: u64,
     tells: Tells,
     /// Notes that the index did not take.
     owed: Owed,
@@ -110,6 +112,7 @@ impl Hearing {
             earlier: mirror::Counts::default(),
             is_noted: false,
             emptied: 0,
+            slept: slept(&keeper, place),
             tells: Tells::Nothing,
             owed: Owed::default(),
             lag: 0.0,
@@ -227,9 +230,13 @@ impl Hearing {
         self.say_unread(&mut inner);
     }
 
-    /// Keeps what it told in `later` for when it is listened to again, if it has told all.
+    /// Keeps what it told in `later` for when it is listened to again, if it has told all and has not slept since.
     pub fn keep_in(&self, later: &Mutex<Option<Heard>>) {
-        if self.inner().tells == Tells::All {
+        let (tells, slept) = {
+            let inner = self.inner();
+            (inner.tells, inner.slept)
+        };
+        if tells == Tells::All && slept == self.slept() {
             *later.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
         }
     }
@@ -281,6 +288,10 @@ impl Hearing {
         self.keeper.fleet().tenancy(self.place, self.id).map(|tenancy| tenancy.emptied)
     }
 
+    fn slept(&self) -> u64 {
+        slept(&self.keeper, self.place)
+    }
+
     fn empty(&self, inner: &mut Inner) {
         let emptied = self.keeper.fleet().empty(self.place, self.id);
         // If it was emptied for another reason as well, `tick` still has to look into that.
@@ -302,6 +313,11 @@ impl Hearing {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How often the engine at this place was found asleep.
+fn slept(keeper: &Keeper, place: usize) -> u64 {
+    keeper.fleet().member(place).map_or(0, |member| member.slept)
 }
 
 impl Inner {

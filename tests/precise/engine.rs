@@ -33,6 +33,7 @@ struct State {
     ranks: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
+    sleeps: AtomicBool,
     refuses: AtomicBool,
     asks_keys: AtomicBool,
     /// How often its metrics were asked for.
@@ -65,6 +66,7 @@ impl Engine {
             ranks: AtomicU64::new(1),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             asks_keys: AtomicBool::new(false),
             scrapes: AtomicU64::new(0),
@@ -188,6 +190,11 @@ impl Engine {
         self.state.asks_keys.store(asks_keys, Ordering::Relaxed);
     }
 
+    /// Sets whether its metrics say that it sleeps.
+    pub fn sleeps(&self, sleeps: bool) {
+        self.state.sleeps.store(sleeps, Ordering::Relaxed);
+    }
+
     /// Sets whether `/metrics` is not answered.
     pub fn hangs(&self, hangs: bool) {
         self.state.hangs.store(hangs, Ordering::Relaxed);
@@ -252,12 +259,14 @@ impl State {
             tokens => format!("kv_cache_size_tokens=\"{tokens}\","),
         };
         let ranks = self.ranks.load(Ordering::Relaxed);
+        let awake = u8::from(!self.sleeps.load(Ordering::Relaxed));
         let rank = |rank: u64| {
             format!(
                 "vllm:cache_config_info{{{tokens}block_size=\"{size}\",engine=\"{rank}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"}} 1.0\n\
                  vllm:num_requests_running{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
                  vllm:num_requests_waiting{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
-                 vllm:kv_cache_usage_perc{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n",
+                 vllm:kv_cache_usage_perc{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
+                 vllm:engine_sleep_state{{engine=\"{rank}\",sleep_state=\"awake\"}} {awake}\n",
                 blocks * ranks
             )
         };

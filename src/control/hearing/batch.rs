@@ -121,6 +121,31 @@ impl Hearing {
         self.retell().await;
     }
 
+    /// Empties all ranks of an engine that was found asleep: its cache is gone with its memory, and it tells so only
+    /// with its first step after it wakes. How far it was heard stays, so that this message continues the last one.
+    pub(super) async fn look_for_sleep(&self) {
+        let slept = self.slept();
+        let mut full: Vec<(u32, Mirror)> = {
+            let inner = &mut *self.inner();
+            if mem::replace(&mut inner.slept, slept) == slept {
+                return;
+            }
+            let full = inner.ranks.iter_mut().filter(|(_, rank)| rank.mirror.blocks() > 0);
+            full.map(|(number, rank)| (*number, rank.aside())).collect()
+        };
+        if full.is_empty() {
+            return;
+        }
+        self.empty(&mut self.inner());
+        let emptied = spawn_blocking(move || {
+            full.iter_mut().for_each(|(_, mirror)| mirror.cleared());
+            full
+        });
+        let Ok(emptied) = emptied.await else { return };
+        let mut inner = self.inner();
+        emptied.into_iter().for_each(|(number, mirror)| inner.back(number, mirror));
+    }
+
     /// Notes in the index all that the engine said that it holds, if it is to be noted.
     pub(super) async fn retell(&self) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();

@@ -13,7 +13,9 @@ use super::*;
 use crate::config::{Config, KvEvents, Upstream};
 use crate::control::access::AccessLog;
 use crate::control::fleet::Fleet;
+use crate::control::scrape::Reading;
 use crate::control::tests::config_of;
+use crate::control::truth::Ours;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::fleet::Rung;
@@ -392,6 +394,39 @@ async fn who_is_taken_for_cold_is_not_believed_in_full() {
     hearing.tick(&wanted).await;
     wanted.index.promise(&[8 << 40], wanted.id, 0).unwrap();
     assert_eq!(promised(), 1);
+}
+
+/// Its memory is gone, and it tells so only with its first step after it wakes.
+#[tokio::test(flavor = "current_thread")]
+async fn what_who_sleeps_has_told_is_forgotten() {
+    let (hearing, wanted) = member(50_000);
+    hearing.settle(false).await;
+    let told = async |name: u64| hearing.take(0, Told::Batch(&batch(&[long(name, None)], 0))).await;
+    let says = |awake: u8| {
+        let text = format!("vllm:engine_sleep_state{{sleep_state=\"awake\"}} {awake}\n");
+        let read = Ok((Reading::of(text.as_bytes()), Ours::default()));
+        hearing.keeper.fleet().scraped(0, wanted.id, read, Instant::now());
+    };
+    let known = || (hearing.figures().blocks, wanted.index.figures(wanted.id.slot).blocks > 0);
+    told(1).await;
+    says(1);
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (1, true));
+    says(0);
+    hearing.keep_in(&wanted.remembered);
+    assert_eq!(*wanted.remembered.lock().unwrap(), None, "who hears it next would believe that");
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (0, false));
+    // As a front is told that asks who sleeps already for all messages.
+    told(2).await;
+    says(0);
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (0, false));
+    says(1);
+    told(3).await;
+    hearing.tick(&wanted).await;
+    assert_eq!((known(), hearing.inner().tells), ((1, true), Tells::All));
+    assert!(is_noted(&hearing, &wanted));
 }
 
 /// Its metrics did not answer at once: what an earlier process knew is there later than who listens.

@@ -16,11 +16,12 @@ use crate::mirror::Mirror;
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// Looks for a cache that was emptied for another reason, another index, another size, more blocks than it can
-    /// hold, notes that the index was too busy for, silence, and promises that were not kept. Returns sockets where
+    /// Looks for sleep, a cache that was emptied for another reason, another index, another size, more blocks than it
+    /// can hold, notes that the index was too busy for, silence, and promises that were not kept. Returns sockets where
     /// another process may be, which is to be asked on new connections.
     pub async fn tick(&self, wanted: &ToHear) -> Vec<usize> {
         let _turn = self.turn().await;
+        self.look_for_sleep().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
         self.shed().await;
