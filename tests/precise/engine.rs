@@ -133,8 +133,8 @@ impl Engine {
         self.state.block_size.store(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Groups of layers share its blocks: together they have room for this many tokens, and one of them for more.
-    pub fn is_hybrid(&self, tokens: usize) {
+    /// Has its metrics say for how many tokens it has room: groups of layers may share its blocks, or ranks a context.
+    pub fn has_room_for(&self, tokens: usize) {
         self.state.tokens.store(tokens as u64, Ordering::Relaxed);
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::engine::Engine;
+use crate::engine::{BLOCK_SIZE, BLOCKS, Engine};
 use crate::front::Front;
 use crate::msgpack::packed;
 use crate::publisher::Publisher;
@@ -353,6 +353,23 @@ fn what_nobody_can_be_asked_for_is_missed() {
         }
         assert_eq!(scene.counted("warmfront_kv_events_holes_total", 1), 1.0, "{driver}");
         assert_eq!(scene.counted("warmfront_kv_events_incomplete_total", 1), 1.0, "{driver}");
+    });
+}
+
+/// As with `--decode-context-parallel-size 2`: a block has the tokens of two of the size that it says, and there are no
+/// more than it says.
+#[test]
+fn ranks_that_share_a_context_are_known_again_by_all_their_blocks() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(false)];
+        engines[1].has_blocks_of(BLOCK_SIZE / 2);
+        engines[1].has_room_for(BLOCKS * BLOCK_SIZE);
+        let scene = told_by(engines, driver, 64..65);
+        scene.engines[1].publisher.lose(&[]);
+        scene.tells(1, &[prompt(65).1.stored(Dialect::Maps)]);
+        scene.until_rung(1, "approximate");
+        (66..76).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
+        scene.until_rung(1, "exact");
     });
 }
 

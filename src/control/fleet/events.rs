@@ -38,9 +38,9 @@ impl Fleet {
         if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
             return None;
         }
-        let size = reading.and_then(|reading| Some((reading.told_tokens()?, reading.block_size?.max(1))));
-        let (tokens, block_size) = size.unwrap_or((0, 1));
-        let blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
+        let size = reading.and_then(|reading| Some((reading.told_blocks()?, reading.told_block_size()?)));
+        let (blocks, block_size) = size.unwrap_or((0, 1));
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
         Some(ToHear {
             id: tenancy.id,
