@@ -56,8 +56,10 @@ struct Inner {
     index: Arc<Index>,
     /// KV blocks of its cache; 0: not known.
     blocks: u32,
-    /// Most blocks that a mirror has.
+    /// Most blocks that a rank may tell of at once.
     blocks_max: u32,
+    /// For how many blocks of usual size a mirror has room.
+    room: u32,
     /// When its process began, if it says so.
     began: Option<f64>,
     sockets: Vec<Socket>,
@@ -105,6 +107,7 @@ impl Hearing {
             index: Arc::clone(&wanted.index),
             blocks: wanted.blocks,
             blocks_max: wanted.blocks_max,
+            room: wanted.room,
             began: wanted.began,
             sockets: sources.iter().map(Socket::new).collect(),
             ranks: BTreeMap::new(),
@@ -342,11 +345,11 @@ impl Inner {
         });
     }
 
-    /// Blocks of a mirror for a rank that tells for the first time; `None` if there are too many ranks.
+    /// Room of a mirror for a rank that tells for the first time; `None` if there are too many ranks.
     fn newcomer(&self) -> Option<u32> {
-        let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
-        let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
-        (self.ranks.len() < KV_RANKS_MAX).then_some(blocks_max)
+        let taken: u32 = self.ranks.values().map(|rank| rank.mirror.room()).sum();
+        let room = self.room.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
+        (self.ranks.len() < KV_RANKS_MAX).then_some(room)
     }
 
     /// Restores what an earlier process knew, or this one before; a rank that cannot be restored begins anew.
@@ -358,8 +361,11 @@ impl Inner {
         for (rank, bytes) in &heard.mirrors {
             // What no socket had read cannot be continued.
             let Some(reached) = heard.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
-            match Mirror::restore(bytes, self.blocks_max) {
-                Ok(mirror) => drop(self.ranks.insert(*rank, Rank { mirror, since: reached.time })),
+            match Mirror::restore(bytes, self.room) {
+                Ok(mut mirror) => {
+                    mirror.bound(self.blocks_max);
+                    self.ranks.insert(*rank, Rank { mirror, since: reached.time });
+                }
                 Err(why) => tracing::warn!(rank, %why, "what was saved of an engine's cache is not used"),
             }
         }

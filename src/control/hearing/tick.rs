@@ -140,10 +140,12 @@ impl Inner {
     /// anew.
     fn resize(&mut self, wanted: &ToHear) -> Vec<usize> {
         let most = self.most(wanted);
+        let more = wanted.blocks > 0 && wanted.blocks_max > self.blocks_max;
         if wanted.blocks > 0 && wanted.blocks != self.blocks {
-            (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);
+            (self.blocks, self.blocks_max, self.room) = (wanted.blocks, wanted.blocks_max, wanted.room);
+            self.ranks.values_mut().for_each(|rank| rank.mirror.bound(wanted.blocks_max));
         }
-        let is_small = |mirror: &Mirror| most > 0 && (mirror.overflowed() || mirror.blocks_max() < most);
+        let is_small = |mirror: &Mirror| mirror.room() < most || (more || most > 0) && mirror.overflowed();
         let ranks = self.ranks.iter();
         let small: Vec<u32> = ranks.filter(|(_, rank)| is_small(&rank.mirror)).map(|(number, _)| *number).collect();
         self.forget(|rank| small.contains(&rank));
