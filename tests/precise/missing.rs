@@ -353,6 +353,13 @@ fn what_nobody_can_be_asked_for_is_missed() {
         }
         assert_eq!(scene.counted("warmfront_kv_events_holes_total", 1), 1.0, "{driver}");
         assert_eq!(scene.counted("warmfront_kv_events_incomplete_total", 1), 1.0, "{driver}");
+        // Of what was missed nothing is there any more.
+        let (content, blocks) = prompt(60);
+        scene.tells(1, &[cleared(Dialect::Maps), blocks.stored(Dialect::Maps)]);
+        scene.until_rung(1, "exact");
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+        assert_eq!(scene.chat(&prompt(33).0).held, 0, "{driver}");
     });
 }
 
