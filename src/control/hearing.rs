@@ -56,8 +56,10 @@ struct Inner {
     index: Arc<Index>,
     /// KV blocks of its cache; 0: not known.
     blocks: u32,
-    /// Most blocks that a mirror has.
+    /// Most blocks that a rank may tell of at once.
     blocks_max: u32,
+    /// For how many blocks of usual size a mirror has room.
+    room: u32,
     /// When its process began, if it says so.
     began: Option<f64>,
     sockets: Vec<Socket>,
@@ -70,6 +72,8 @@ struct Inner {
     is_noted: bool,
     /// How often the endpoint's cache had been emptied when `is_noted` became true.
     emptied: u64,
+    /// How often the engine had been found asleep when that was looked at last.
+    slept: u64,
     tells: Tells,
     /// Notes that the index did not take.
     owed: Owed,
@@ -103,6 +107,7 @@ impl Hearing {
             index: Arc::clone(&wanted.index),
             blocks: wanted.blocks,
             blocks_max: wanted.blocks_max,
+            room: wanted.room,
             began: wanted.began,
             sockets: sources.iter().map(Socket::new).collect(),
             ranks: BTreeMap::new(),
@@ -110,6 +115,7 @@ impl Hearing {
             earlier: mirror::Counts::default(),
             is_noted: false,
             emptied: 0,
+            slept: slept(&keeper, place),
             tells: Tells::Nothing,
             owed: Owed::default(),
             lag: 0.0,
@@ -227,9 +233,13 @@ impl Hearing {
         self.say_unread(&mut inner);
     }
 
-    /// Keeps what it told in `later` for when it is listened to again, if it has told all.
+    /// Keeps what it told in `later` for when it is listened to again, if it has told all and has not slept since.
     pub fn keep_in(&self, later: &Mutex<Option<Heard>>) {
-        if self.inner().tells == Tells::All {
+        let (tells, slept) = {
+            let inner = self.inner();
+            (inner.tells, inner.slept)
+        };
+        if tells == Tells::All && slept == self.slept() {
             *later.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.saved());
         }
     }
@@ -281,6 +291,10 @@ impl Hearing {
         self.keeper.fleet().tenancy(self.place, self.id).map(|tenancy| tenancy.emptied)
     }
 
+    fn slept(&self) -> u64 {
+        slept(&self.keeper, self.place)
+    }
+
     fn empty(&self, inner: &mut Inner) {
         let emptied = self.keeper.fleet().empty(self.place, self.id);
         // If it was emptied for another reason as well, `tick` still has to look into that.
@@ -302,6 +316,11 @@ impl Hearing {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How often the engine at this place was found asleep.
+fn slept(keeper: &Keeper, place: usize) -> u64 {
+    keeper.fleet().member(place).map_or(0, |member| member.slept)
 }
 
 impl Inner {
@@ -326,11 +345,11 @@ impl Inner {
         });
     }
 
-    /// Blocks of a mirror for a rank that tells for the first time; `None` if there are too many ranks.
+    /// Room of a mirror for a rank that tells for the first time; `None` if there are too many ranks.
     fn newcomer(&self) -> Option<u32> {
-        let taken: u32 = self.ranks.values().map(|rank| rank.mirror.blocks_max()).sum();
-        let blocks_max = self.blocks_max.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
-        (self.ranks.len() < KV_RANKS_MAX).then_some(blocks_max)
+        let taken: u32 = self.ranks.values().map(|rank| rank.mirror.room()).sum();
+        let room = self.room.min(MIRROR_BLOCKS_MAX.saturating_sub(taken));
+        (self.ranks.len() < KV_RANKS_MAX).then_some(room)
     }
 
     /// Restores what an earlier process knew, or this one before; a rank that cannot be restored begins anew.
@@ -342,8 +361,11 @@ impl Inner {
         for (rank, bytes) in &heard.mirrors {
             // What no socket had read cannot be continued.
             let Some(reached) = heard.sockets.iter().flatten().find(|reached| reached.rank == *rank) else { continue };
-            match Mirror::restore(bytes, self.blocks_max) {
-                Ok(mirror) => drop(self.ranks.insert(*rank, Rank { mirror, since: reached.time })),
+            match Mirror::restore(bytes, self.room) {
+                Ok(mut mirror) => {
+                    mirror.bound(self.blocks_max);
+                    self.ranks.insert(*rank, Rank { mirror, since: reached.time });
+                }
                 Err(why) => tracing::warn!(rank, %why, "what was saved of an engine's cache is not used"),
             }
         }

@@ -59,8 +59,10 @@ pub struct ToHear {
     pub began: Option<f64>,
     /// KV blocks that it has; 0: not known.
     pub blocks: u32,
-    /// How many blocks a mirror is made for.
+    /// How many it may tell of at once.
     pub blocks_max: u32,
+    /// For how many blocks of usual size a mirror has room.
+    pub room: u32,
     /// What it has computed, if its metrics tell.
     pub computed: Option<Computed>,
     /// What an earlier process of ours knew of it, until it is used.
@@ -373,6 +375,7 @@ mod tests {
             began: None,
             blocks: 0,
             blocks_max: 100,
+            room: 100,
             computed: None,
             remembered: Arc::default(),
         }

@@ -76,6 +76,8 @@ pub struct Member {
     pub probe_failures: u64,
     /// How often its `/metrics` could not be read.
     pub scrape_failures: u64,
+    /// How often they said that it sleeps: what it told of its cache before is of none any more.
+    pub slept: u64,
 }
 
 /// How often requests for models had been in vain when an engine was asked for its models because of that.
@@ -219,6 +221,7 @@ impl Member {
             ejections: 0,
             probe_failures: 0,
             scrape_failures: 0,
+            slept: 0,
         }
     }
 

@@ -52,6 +52,19 @@ impl Reading {
         self.load.kv_capacity_tokens.max(all.filter(can_be))
     }
 
+    /// Tokens of a block of which it tells: of ranks that share a context, of all of them together.
+    pub fn told_block_size(&self) -> Option<u32> {
+        self.block_size.map(|size| size.max(self.match_unit.unwrap_or(0)).max(1))
+    }
+
+    /// Blocks that it may tell of at once. Ranks that share a context have tokens for more blocks of
+    /// [`Reading::block_size`] than there are.
+    pub fn told_blocks(&self) -> Option<u64> {
+        let (tokens, size) = (self.told_tokens()?, u64::from(self.block_size?.max(1)));
+        let can_be = |blocks: &u64| *blocks > 0 && blocks.saturating_mul(size) <= tokens;
+        Some(self.blocks.filter(can_be).unwrap_or(tokens / size))
+    }
+
     /// Which process the engine is, if it says so.
     pub fn process(&self) -> Option<Process> {
         let (block_size, tokens) = (self.block_size, self.load.kv_capacity_tokens);
@@ -471,6 +484,27 @@ mod tests {
         let page: String =
             (0..5_000).map(|rank| format!("sglang:num_running_reqs{{dp_rank=\"{rank}\"}} 1\n")).collect();
         assert_eq!(Reading::of(page.as_bytes()).load.running, Some(RANKS_SAID_MAX as u32));
+    }
+
+    /// With `--decode-context-parallel-size 8` tokens are those of eight times as many blocks as there are, and as are
+    /// named.
+    #[test]
+    fn blocks_that_are_told_are_those_that_there_are() {
+        let told = |labels: &str| {
+            let reading = Reading::of(format!("vllm:cache_config_info{{{labels}}} 1.0").as_bytes());
+            reading.told_blocks().zip(reading.told_block_size())
+        };
+        let blocks = "block_size=\"64\",num_gpu_blocks=\"1000\"";
+        assert_eq!(told(blocks), Some((1_000, 64)));
+        let shared = ",effective_attention_block_size=\"512\",kv_cache_size_tokens=\"512000\"";
+        assert_eq!(told(&format!("{blocks}{shared}")), Some((1_000, 512)));
+        // Groups of layers share them.
+        assert_eq!(told(&format!("{blocks},kv_cache_size_tokens=\"16000\"")), Some((1_000, 64)));
+        assert_eq!(told("block_size=\"64\",kv_cache_size_tokens=\"64000\""), Some((1_000, 64)));
+        let wrong = "block_size=\"64\",num_gpu_blocks=\"4000000000\"";
+        assert_eq!(told(wrong), None, "a figure gone wrong");
+        assert_eq!(told(&format!("{wrong},kv_cache_size_tokens=\"64000\"")), Some((1_000, 64)));
+        assert_eq!(told("num_gpu_blocks=\"9\""), None);
     }
 
     /// vLLM's front sums the blocks of its ranks, and writes that for each of them.

@@ -110,6 +110,11 @@ impl Batch {
         self.entries.iter().map(|entry| self.event(entry))
     }
 
+    /// Whether one of them says that the cache is empty.
+    pub fn clears(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry.kind, Kind::Cleared))
+    }
+
     fn event(&self, entry: &Entry) -> Event<'_> {
         let text = |span: Option<Span>| span.map(|span| span.of(&self.bytes));
         let hashes = entry.hashes.of(&self.hashes);

@@ -13,7 +13,7 @@ pub(super) struct Sequence {
     time: f64,
     /// Messages with lower numbers may have come by a replay, and come by the subscription again.
     replayed_below: u64,
-    /// Whether no message was missed.
+    /// Whether no message was missed since its process began, or since its cache was emptied.
     complete: bool,
 }
 
@@ -76,14 +76,16 @@ impl Sequence {
         if number == self.next { Verdict::Next } else { Verdict::Hole }
     }
 
-    /// Notes that the next message was applied.
-    pub(super) fn applied(&mut self, time: f64) {
+    /// Notes that the next message was applied. `clears`: it told that the cache is empty, so that what was missed
+    /// before it does not matter.
+    pub(super) fn applied(&mut self, time: f64, clears: bool) {
         (self.next, self.time) = (self.next + 1, time);
+        self.complete |= clears;
     }
 
     /// The same for a message that came by a replay.
-    pub(super) fn applied_replayed(&mut self, time: f64) {
-        self.applied(time);
+    pub(super) fn applied_replayed(&mut self, time: f64, clears: bool) {
+        self.applied(time, clears);
         self.replayed_below = self.next;
     }
 
@@ -99,7 +101,7 @@ mod tests {
 
     fn after(numbers: u64) -> Sequence {
         let mut sequence = Sequence::new();
-        (0..numbers).for_each(|number| sequence.applied(100.0 + number as f64));
+        (0..numbers).for_each(|number| sequence.applied(100.0 + number as f64, false));
         sequence
     }
 
@@ -133,7 +135,7 @@ mod tests {
     #[test]
     fn what_a_replay_brought_first_is_no_restart_when_it_is_published() {
         let mut sequence = after(4);
-        (4..8).for_each(|number| sequence.applied_replayed(100.0 + f64::from(number)));
+        (4..8).for_each(|number| sequence.applied_replayed(100.0 + f64::from(number), false));
         for number in 4..8 {
             assert_eq!(sequence.live(number, 100.0 + number as f64), Verdict::Duplicate);
         }
@@ -142,11 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_given_up_leaves_it_incomplete() {
+    fn a_hole_given_up_leaves_it_incomplete_until_its_cache_is_emptied() {
         let mut sequence = after(4);
         sequence.give_up_before(9);
         assert_eq!((sequence.live(9, 200.0), sequence.is_complete()), (Verdict::Next, false));
-        sequence.applied(200.0);
+        sequence.applied(200.0, false);
         assert_eq!((sequence.next(), sequence.is_complete()), (10, false));
+        sequence.applied(201.0, true);
+        assert_eq!((sequence.next(), sequence.is_complete()), (11, true));
+        sequence.give_up_before(12);
+        assert!(!sequence.is_complete(), "another one");
     }
 }

@@ -127,7 +127,7 @@ impl Source {
         self.door.turned_away()
     }
 
-    /// Whether no message of the rank was missed since its process began.
+    /// Whether no message of the rank was missed since its process began, or since it last emptied its cache.
     pub fn is_complete(&self, rank: u32) -> bool {
         self.sequences.iter().any(|(known, sequence)| *known == rank && sequence.is_complete())
     }
@@ -249,7 +249,7 @@ impl Source {
         };
         match sequence.live(number, time) {
             Verdict::Next => {
-                sequence.applied(time);
+                sequence.applied(time, self.live.clears());
                 self.pending = None;
                 self.counts.batches += 1;
                 self.counts.skipped(self.live.skipped());
@@ -326,7 +326,7 @@ impl Source {
         replay.heard |= number >= replay.ask.from;
         match sequence.replayed(number, time) {
             Verdict::Next => {
-                sequence.applied_replayed(time);
+                sequence.applied_replayed(time, self.replayed.clears());
                 replay.progressed();
                 // Answers are of this rank: only its rest is asked for again.
                 replay.ask.rank = Some(rank);

@@ -53,6 +53,6 @@ pub struct Reached {
     pub next: u64,
     /// Time of the message before, in seconds of the engine's clock.
     pub time: f64,
-    /// Whether no message before was missed.
+    /// Whether no message before was missed, since the cache was emptied last.
     pub is_whole: bool,
 }

@@ -89,6 +89,8 @@ pub struct Mirror {
     links_max: usize,
     blocks: u32,
     blocks_max: u32,
+    /// For how many blocks of usual size there is room.
+    room: u32,
     group: Group,
     extent: Extent,
     /// How many more blocks the sink may be told of beyond those that events name, and whether there were too many.
@@ -120,9 +122,10 @@ impl fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// Makes a mirror for an engine of so many blocks. Its memory is reserved at once and touched as it fills.
+    /// Makes a mirror with room for so many blocks. Its memory is reserved at once and touched as it fills.
     pub fn new(blocks_max: u32) -> Mirror {
         let room = Room::of(blocks_max);
+        let blocks_max = blocks_max.min(MIRROR_BLOCKS_MAX);
         Mirror {
             names: table(room.nodes),
             tree: Tree::new(room.nodes),
@@ -130,7 +133,8 @@ impl Mirror {
             links_kept: 0,
             links_max: room.links,
             blocks: 0,
-            blocks_max: blocks_max.min(MIRROR_BLOCKS_MAX),
+            blocks_max,
+            room: blocks_max,
             group: Group::Unknown,
             extent: Extent::Within,
             patience: patience_max(blocks_max),
@@ -143,12 +147,18 @@ impl Mirror {
         }
     }
 
+    /// Sets how many blocks the engine may tell of at once, if that is fewer than there is room for: large blocks have
+    /// the room of several each.
+    pub fn bound(&mut self, blocks: u32) {
+        self.blocks_max = blocks.min(self.room);
+    }
+
     /// Makes a mirror without room that only carries counts, in the place of another.
     pub fn counted(counts: Counts) -> Mirror {
         Mirror { counts, ..Mirror::new(0) }
     }
 
-    /// Returns how many blocks to make a mirror for, if an engine has so many blocks of this size (in tokens): there
+    /// Returns for how many blocks to make room, if an engine has so many blocks of this size (in tokens): there
     /// are [`MIRROR_LINKS_PER_BLOCK`] links for each, and large blocks have more.
     pub fn blocks_for(blocks: u32, block_size: u32) -> u32 {
         blocks.saturating_mul(parts(block_size)).min(MIRROR_BLOCKS_MAX)
@@ -283,9 +293,9 @@ impl Mirror {
         self.blocks
     }
 
-    /// Returns how many blocks there can be.
-    pub fn blocks_max(&self) -> u32 {
-        self.blocks_max
+    /// Returns for how many blocks of usual size there is room.
+    pub fn room(&self) -> u32 {
+        self.room
     }
 
     /// Whether a held block owns this link.
@@ -320,7 +330,7 @@ impl Mirror {
         if let Some(at) = known.filter(|at| self.tree.get(*at).copies > 0) {
             return self.store_again(at, block, reading, sink);
         }
-        if self.blocks == self.blocks_max {
+        if self.blocks >= self.blocks_max {
             self.counts.beyond += 1;
             self.extent = Extent::Beyond;
             return;

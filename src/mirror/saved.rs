@@ -99,7 +99,7 @@ impl Mirror {
     pub fn grown(&self, blocks_max: u32) -> Result<Mirror, Refused> {
         let mut bytes = Vec::new();
         self.save(&mut bytes);
-        Ok(Mirror { counts: self.counts, ..Mirror::restore(&bytes, blocks_max)? })
+        Ok(Mirror { counts: self.counts, blocks_max: self.blocks_max, ..Mirror::restore(&bytes, blocks_max)? })
     }
 
     /// Reads what was saved. Whatever the bytes are, the tree is one that events could have made: a node has more

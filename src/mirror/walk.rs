@@ -171,7 +171,7 @@ impl Mirror {
 
     /// Notes that an event names a block, so that the sink may be told of some more.
     fn named(&mut self) {
-        self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.blocks_max));
+        self.patience = (self.patience + PATIENCE_FOR_ONE).min(patience_max(self.room));
     }
 
     /// Notes that the sink is told of a block that no event names. False: these are too many.

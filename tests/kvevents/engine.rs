@@ -208,6 +208,7 @@ impl Consumer {
             Told::Batch(batch) => {
                 let names = batch.events().flat_map(|event| match event {
                     Event::Removed(removed) => removed.hashes.to_vec(),
+                    Event::Cleared => Vec::new(),
                     other => panic!("{other:?}"),
                 });
                 let names: Vec<String> = names.map(|name| name.to_string()).collect();

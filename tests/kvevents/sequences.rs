@@ -142,6 +142,28 @@ async fn a_hole_that_is_too_old_leaves_the_engine_incomplete() {
     assert_eq!(consumer.source.counts().incomplete, 2);
 }
 
+/// Of what was missed before its cache was emptied nothing is there, whichever way it tells that.
+#[tokio::test]
+async fn an_emptied_cache_makes_the_engine_complete() {
+    let engine = listener().await;
+    let (replay, log) = replays(Layout::WithTopic, 1, 3..4).await;
+    let cleared = |number: u64| packed(&json!([1_000 + number, [["AllBlocksCleared"]], 0]));
+    log.lock().unwrap().kept.push((4, cleared(4)));
+    let mut consumer = Consumer::of(at(&engine), Some(replay));
+    let (_, mut publisher) = tokio::join!(consumer.expect(&["connected"]), Subscriber::entered(&engine));
+    consumer.expect(&["incomplete 0 Gone", "1003"]).await;
+    assert!(!consumer.source.is_complete(0));
+    consumer.expect(&[""]).await;
+    assert!(consumer.source.is_complete(0), "as it was replayed");
+    log.lock().unwrap().kept.clear();
+    publisher.publish(1, 9).await;
+    consumer.expect(&["incomplete 0 Gone", "1009"]).await;
+    assert!(!consumer.source.is_complete(0));
+    publisher.send(&[b"kv", &10u64.to_be_bytes(), &cleared(10)]).await;
+    consumer.expect(&[""]).await;
+    assert!(consumer.source.is_complete(0), "as it was published");
+}
+
 /// A ROUTER sends what fits into its queue, and nothing says that the rest is lost.
 #[tokio::test]
 async fn answers_that_are_lost_are_asked_for_again() {

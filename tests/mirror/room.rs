@@ -56,6 +56,29 @@ fn who_told_of_more_than_it_can_hold_is_over_until_that_is_forgotten() {
     assert_eq!(is(&mirror), (0, false, false));
 }
 
+/// Large blocks have the room of several each, which makes them no more.
+#[test]
+fn no_more_large_blocks_than_an_engine_may_have() {
+    let (mut mirror, mut held, vocabulary) = (Mirror::new(Mirror::blocks_for(2, 64)), Held::default(), plain(200));
+    let reading = Reading { vocabulary: &vocabulary, root: &roots };
+    mirror.bound(2);
+    for name in 1..=2 {
+        mirror.stored(&stored(&[name], None, &even(name as u32, 64)), &reading, &mut held);
+    }
+    assert_eq!((mirror.blocks(), mirror.overflowed(), mirror.room()), (2, false, 4));
+    let mut larger = mirror.grown(8).unwrap();
+    for mirror in [&mut mirror, &mut larger] {
+        mirror.stored(&stored(&[3], None, &even(3, 64)), &reading, &mut held);
+        assert_eq!((mirror.blocks(), mirror.is_overfull()), (2, true));
+    }
+    mirror.bound(9);
+    mirror.stored(&stored(&[3, 4], None, &even(3, 128)), &reading, &mut held);
+    assert_eq!((mirror.blocks(), mirror.counts().beyond), (4, 1));
+    mirror.bound(1);
+    mirror.stored(&stored(&[5], None, &even(5, 64)), &reading, &mut held);
+    assert_eq!((mirror.blocks(), mirror.counts().beyond), (4, 2), "an engine that has fewer");
+}
+
 #[test]
 fn no_more_links_than_there_is_room_for() {
     let vocabulary = plain(200);

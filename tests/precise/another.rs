@@ -63,7 +63,7 @@ fn a_number_that_fits_does_not_make_another_process_the_same() {
 fn a_hybrid_may_tell_of_more_than_it_has_room_for() {
     on_both(|driver| {
         let engines = [Engine::start(true), Engine::start(true)];
-        engines[1].is_hybrid(BLOCKS * BLOCK_SIZE / 4);
+        engines[1].has_room_for(BLOCKS * BLOCK_SIZE / 4);
         let scene = Scene::of(driver, engines, &config(""));
         scene.until_exact();
         (60..68).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));

@@ -170,6 +170,8 @@ impl Course {
     fn clear(&mut self, place: usize) {
         self.actors[place].cache = Cache::default();
         self.tell(place, &[cleared(Dialect::Maps)]);
+        // Of what was missed before, nothing is there.
+        self.actors[place].lost = false;
     }
 
     /// The connection is lost for a while, or the process ends and another begins. Messages meanwhile are not heard.

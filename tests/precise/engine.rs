@@ -33,6 +33,7 @@ struct State {
     ranks: AtomicU64,
     ill: AtomicBool,
     hangs: AtomicBool,
+    sleeps: AtomicBool,
     refuses: AtomicBool,
     asks_keys: AtomicBool,
     /// How often its metrics were asked for.
@@ -65,6 +66,7 @@ impl Engine {
             ranks: AtomicU64::new(1),
             ill: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             asks_keys: AtomicBool::new(false),
             scrapes: AtomicU64::new(0),
@@ -131,8 +133,8 @@ impl Engine {
         self.state.block_size.store(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Groups of layers share its blocks: together they have room for this many tokens, and one of them for more.
-    pub fn is_hybrid(&self, tokens: usize) {
+    /// Has its metrics say for how many tokens it has room: groups of layers may share its blocks, or ranks a context.
+    pub fn has_room_for(&self, tokens: usize) {
         self.state.tokens.store(tokens as u64, Ordering::Relaxed);
     }
 
@@ -186,6 +188,11 @@ impl Engine {
     /// Sets whether it refuses prompts without a key.
     pub fn asks_keys(&self, asks_keys: bool) {
         self.state.asks_keys.store(asks_keys, Ordering::Relaxed);
+    }
+
+    /// Sets whether its metrics say that it sleeps.
+    pub fn sleeps(&self, sleeps: bool) {
+        self.state.sleeps.store(sleeps, Ordering::Relaxed);
     }
 
     /// Sets whether `/metrics` is not answered.
@@ -252,12 +259,14 @@ impl State {
             tokens => format!("kv_cache_size_tokens=\"{tokens}\","),
         };
         let ranks = self.ranks.load(Ordering::Relaxed);
+        let awake = u8::from(!self.sleeps.load(Ordering::Relaxed));
         let rank = |rank: u64| {
             format!(
                 "vllm:cache_config_info{{{tokens}block_size=\"{size}\",engine=\"{rank}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"}} 1.0\n\
                  vllm:num_requests_running{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
                  vllm:num_requests_waiting{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
-                 vllm:kv_cache_usage_perc{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n",
+                 vllm:kv_cache_usage_perc{{engine=\"{rank}\",model_name=\"tiny\"}} 0.0\n\
+                 vllm:engine_sleep_state{{engine=\"{rank}\",sleep_state=\"awake\"}} {awake}\n",
                 blocks * ranks
             )
         };

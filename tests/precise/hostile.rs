@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::engine::BLOCKS;
+use crate::engine::{BLOCKS, Engine};
 use crate::msgpack::packed;
-use crate::scene::{Scene, body};
+use crate::scene::{Scene, body, config};
 use crate::tokens::{Blocks, Dialect, chat_prompt, cleared, text};
 use crate::{on_both, until};
 
@@ -98,6 +98,26 @@ fn more_than_an_engine_can_hold_is_bounded() {
         scene.tells(1, &[blocks.stored(Dialect::Maps)]);
         let chosen = scene.chat(&content);
         assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+    });
+}
+
+/// Large blocks have more memory each, and are no more for that.
+#[test]
+fn more_large_blocks_than_an_engine_can_hold_are_bounded() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(true)];
+        engines[1].has_blocks_of(64);
+        engines[1].has_blocks(100);
+        let scene = Scene::of(driver, engines, &config(""));
+        scene.until_exact();
+        let large = |seed: u64| Blocks::sized(&chat_prompt(&text(seed, BYTES)), None, 64).stored(Dialect::Maps);
+        // 12 blocks each, and two more may be told of than nine have.
+        (4_000..4_009).for_each(|seed| scene.tells(1, &[large(seed)]));
+        assert_eq!(scene.counted("warmfront_kv_blocks", 1), 108.0, "{driver}");
+        assert_eq!(scene.front.endpoint(1)["cache"]["rung"], "exact", "{driver}");
+        scene.engines[1].publisher.publish(&[large(4_009)]);
+        scene.until_rung(1, "approximate");
+        until("that it is forgotten", || scene.counted("warmfront_kv_blocks", 1) == 0.0);
     });
 }
 

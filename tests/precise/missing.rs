@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::engine::Engine;
+use crate::engine::{BLOCK_SIZE, BLOCKS, Engine};
 use crate::front::Front;
 use crate::msgpack::packed;
 use crate::publisher::Publisher;
 use crate::scene::{Scene, config};
-use crate::tokens::{Blocks, Dialect, chat_prompt, text};
+use crate::tokens::{Blocks, Dialect, chat_prompt, cleared, text};
 use crate::{on_both, reserved, until};
 
 const BYTES: usize = 3_000;
@@ -131,6 +131,33 @@ fn what_was_told_outlasts_probes_that_fail() {
             }
         });
     }
+}
+
+/// vLLM tells that its cache is gone only with its first step after it wakes, and until then has the same last message.
+#[test]
+fn who_has_slept_holds_nothing_before_it_tells_so() {
+    on_both(|driver| {
+        let scene = told(driver, true, 61..63);
+        let engine = &scene.engines[1];
+        engine.sleeps(true);
+        scene.front.until_health(1, "asleep");
+        // It is asked whether it is the same process, and is.
+        scene.until_subscribed(1, 2);
+        std::thread::sleep(Duration::from_millis(2_500));
+        engine.sleeps(false);
+        scene.front.until_health(1, "up");
+        scene.until_rung(1, "exact");
+        assert_eq!(scene.chat(&prompt(61).0).held, 0, "{driver}");
+        let (content, blocks) = prompt(63);
+        scene.tells(1, &[cleared(Dialect::Maps), blocks.stored(Dialect::Maps)]);
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+        assert_eq!(scene.chat(&prompt(62).0).held, 0, "{driver}");
+        scene.until_rung(1, "exact");
+        for name in ["restarts", "incomplete"] {
+            assert_eq!(scene.counted(&format!("warmfront_kv_events_{name}_total"), 1), 0.0, "{driver}: {name}");
+        }
+    });
 }
 
 /// Its metrics are too old to be believed, but its events are not.
@@ -326,6 +353,30 @@ fn what_nobody_can_be_asked_for_is_missed() {
         }
         assert_eq!(scene.counted("warmfront_kv_events_holes_total", 1), 1.0, "{driver}");
         assert_eq!(scene.counted("warmfront_kv_events_incomplete_total", 1), 1.0, "{driver}");
+        // Of what was missed nothing is there any more.
+        let (content, blocks) = prompt(60);
+        scene.tells(1, &[cleared(Dialect::Maps), blocks.stored(Dialect::Maps)]);
+        scene.until_rung(1, "exact");
+        let chosen = scene.chat(&content);
+        assert_eq!((chosen.place, chosen.held), (1, blocks.held()), "{driver}");
+        assert_eq!(scene.chat(&prompt(33).0).held, 0, "{driver}");
+    });
+}
+
+/// As with `--decode-context-parallel-size 2`: a block has the tokens of two of the size that it says, and there are no
+/// more than it says.
+#[test]
+fn ranks_that_share_a_context_are_known_again_by_all_their_blocks() {
+    on_both(|driver| {
+        let engines = [Engine::start(true), Engine::start(false)];
+        engines[1].has_blocks_of(BLOCK_SIZE / 2);
+        engines[1].has_room_for(BLOCKS * BLOCK_SIZE);
+        let scene = told_by(engines, driver, 64..65);
+        scene.engines[1].publisher.lose(&[]);
+        scene.tells(1, &[prompt(65).1.stored(Dialect::Maps)]);
+        scene.until_rung(1, "approximate");
+        (66..76).for_each(|seed| scene.tells(1, &[prompt(seed).1.stored(Dialect::Maps)]));
+        scene.until_rung(1, "exact");
     });
 }
 

@@ -17,7 +17,7 @@ use crate::index::{Figures, Saved as Row};
 use crate::mirror::Mirror;
 use crate::scan::Form;
 
-/// How many percent more blocks a mirror has room for than its engine has: names of blocks that are being taken away.
+/// How many percent more blocks an engine may tell of than it has: names of blocks that are being taken away.
 const SPARE_PERCENT: u64 = 10;
 /// Blocks that an engine is taken to have if it does not say.
 const BLOCKS_UNSAID: u32 = 1 << 16;
@@ -38,10 +38,11 @@ impl Fleet {
         if reading.is_none() && !tenancy.is_known && tenancy.scrape_error.is_none() {
             return None;
         }
-        let size = reading.and_then(|reading| Some((reading.told_tokens()?, reading.block_size?.max(1))));
-        let (tokens, block_size) = size.unwrap_or((0, 1));
-        let blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
-        let room = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
+        let size = reading.and_then(|reading| Some((reading.told_blocks()?, reading.told_block_size()?)));
+        let (blocks, block_size) = size.unwrap_or((0, 1));
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        let blocks_max = u64::from(if blocks == 0 { BLOCKS_UNSAID } else { blocks }) * (100 + SPARE_PERCENT) / 100;
+        let blocks_max = u32::try_from(blocks_max).unwrap_or(u32::MAX);
         Some(ToHear {
             id: tenancy.id,
             host: member.host_of(tenancy.address),
@@ -56,7 +57,8 @@ impl Fleet {
             index,
             began: reading.and_then(|reading| reading.started),
             blocks,
-            blocks_max: Mirror::blocks_for(u32::try_from(room).unwrap_or(u32::MAX), block_size),
+            blocks_max,
+            room: Mirror::blocks_for(blocks_max, block_size),
             computed: tenancy.reading.as_ref().and_then(|(reading, read)| Computed::of(reading, *read)),
             remembered: Arc::clone(&tenancy.remembered),
         })

@@ -1,5 +1,6 @@
 //! What engines' `/metrics` say, and for how long it is believed.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::{Fleet, TICK};
@@ -94,6 +95,11 @@ impl Fleet {
         let (was_asleep, asleep) = (tenancy.asleep, reading.awake == Some(false));
         let anew = another && tenancy.processes.join(began, reading.started, now);
         let emptied = another || asleep && !was_asleep;
+        if asleep {
+            member.slept += 1;
+            // What an earlier process of ours knew was not of this memory.
+            tenancy.remembered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
         let capacity = tenancy.unit.tokens(&reading);
         if speaks {
             say_who_is_there(member, &reading, another && !anew && began.is_some());

@@ -49,17 +49,19 @@ impl Hearing {
 
     /// Makes the rank known if it is new; false if there are too many ranks.
     async fn meet(&self, number: u32, since: f64) -> bool {
-        let blocks_max = {
+        let room = {
             let inner = self.inner();
             if inner.ranks.contains_key(&number) {
                 return true;
             }
-            let Some(blocks_max) = inner.newcomer() else { return false };
-            blocks_max
+            let Some(room) = inner.newcomer() else { return false };
+            room
         };
         // On another thread: making its tables writes all of them.
-        let Ok(mirror) = spawn_blocking(move || Mirror::new(blocks_max)).await else { return false };
-        self.inner().ranks.insert(number, Rank { mirror, since });
+        let Ok(mut mirror) = spawn_blocking(move || Mirror::new(room)).await else { return false };
+        let mut inner = self.inner();
+        mirror.bound(inner.blocks_max);
+        inner.ranks.insert(number, Rank { mirror, since });
         true
     }
 
@@ -121,6 +123,31 @@ impl Hearing {
         self.retell().await;
     }
 
+    /// Empties all ranks of an engine that was found asleep: its cache is gone with its memory, and it tells so only
+    /// with its first step after it wakes. How far it was heard stays, so that this message continues the last one.
+    pub(super) async fn look_for_sleep(&self) {
+        let slept = self.slept();
+        let mut full: Vec<(u32, Mirror)> = {
+            let inner = &mut *self.inner();
+            if mem::replace(&mut inner.slept, slept) == slept {
+                return;
+            }
+            let full = inner.ranks.iter_mut().filter(|(_, rank)| rank.mirror.blocks() > 0);
+            full.map(|(number, rank)| (*number, rank.aside())).collect()
+        };
+        if full.is_empty() {
+            return;
+        }
+        self.empty(&mut self.inner());
+        let emptied = spawn_blocking(move || {
+            full.iter_mut().for_each(|(_, mirror)| mirror.cleared());
+            full
+        });
+        let Ok(emptied) = emptied.await else { return };
+        let mut inner = self.inner();
+        emptied.into_iter().for_each(|(number, mirror)| inner.back(number, mirror));
+    }
+
     /// Notes in the index all that the engine said that it holds, if it is to be noted.
     pub(super) async fn retell(&self) {
         let numbers: Vec<u32> = self.inner().ranks.keys().copied().collect();
@@ -149,7 +176,7 @@ impl Hearing {
             let (mirror, most) = {
                 let inner = &mut *self.inner();
                 let most = inner.most(wanted);
-                let small = |rank: &&mut Rank| !rank.mirror.overflowed() && rank.mirror.blocks_max() < most;
+                let small = |rank: &&mut Rank| !rank.mirror.overflowed() && rank.mirror.room() < most;
                 let Some(rank) = inner.ranks.get_mut(&number).filter(small) else { continue };
                 inner.midst = Some(number);
                 (rank.aside(), most)
@@ -216,10 +243,10 @@ impl Inner {
         }
     }
 
-    /// Blocks that each mirror is to have room for; 0: as many as it has.
+    /// The room that each mirror is to have; 0: as much as it has.
     pub(super) fn most(&self, wanted: &ToHear) -> u32 {
-        let grows = wanted.blocks > 0 && wanted.blocks != self.blocks && wanted.blocks_max > self.blocks_max;
+        let grows = wanted.blocks > 0 && wanted.blocks != self.blocks && wanted.room > self.room;
         let each = MIRROR_BLOCKS_MAX / self.ranks.len().max(1) as u32;
-        if grows { wanted.blocks_max.min(each) } else { 0 }
+        if grows { wanted.room.min(each) } else { 0 }
     }
 }

@@ -49,7 +49,7 @@ impl Hearing {
         figures.counts.strangers += inner.sockets.iter().map(Socket::turned_away).sum::<u64>();
         for Rank { mirror, .. } in inner.ranks.values() {
             figures.blocks += u64::from(mirror.blocks());
-            figures.bytes_max += Mirror::bytes(mirror.blocks_max());
+            figures.bytes_max += Mirror::bytes(mirror.room());
             figures.mirrored.add(&mirror.counts());
         }
         figures

@@ -47,8 +47,7 @@ impl Computed {
             prompts: load.prompt_tokens_total?,
             ended: load.requests_total?,
             present: u64::from(load.running?) + u64::from(load.waiting?),
-            // Events of ranks that share a context tell blocks of all of them together.
-            block_size: reading.block_size?.max(reading.match_unit.unwrap_or(0)),
+            block_size: reading.told_block_size()?,
         })
     }
 

@@ -13,7 +13,9 @@ use super::*;
 use crate::config::{Config, KvEvents, Upstream};
 use crate::control::access::AccessLog;
 use crate::control::fleet::Fleet;
+use crate::control::scrape::Reading;
 use crate::control::tests::config_of;
+use crate::control::truth::Ours;
 use crate::counters::Counters;
 use crate::counters::stats::Stats;
 use crate::fleet::Rung;
@@ -84,6 +86,7 @@ fn hearing_of(
         began: None,
         blocks: 0,
         blocks_max,
+        room: blocks_max,
         computed: None,
         remembered: Arc::default(),
     };
@@ -133,7 +136,7 @@ async fn a_long_batch_lets_others_have_their_turn() {
     assert!(figures.mirrored.beyond >= blocks - 1 && figures.blocks <= 1, "{figures:?}");
     let inner = hearing.inner();
     assert!(inner.midst.is_none() && inner.ranks[&0].mirror.overflowed());
-    assert_eq!(inner.ranks[&0].mirror.blocks_max(), 50_000, "it is the same mirror again");
+    assert_eq!(inner.ranks[&0].mirror.room(), 50_000, "it is the same mirror again");
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -394,6 +397,39 @@ async fn who_is_taken_for_cold_is_not_believed_in_full() {
     assert_eq!(promised(), 1);
 }
 
+/// Its memory is gone, and it tells so only with its first step after it wakes.
+#[tokio::test(flavor = "current_thread")]
+async fn what_who_sleeps_has_told_is_forgotten() {
+    let (hearing, wanted) = member(50_000);
+    hearing.settle(false).await;
+    let told = async |name: u64| hearing.take(0, Told::Batch(&batch(&[long(name, None)], 0))).await;
+    let says = |awake: u8| {
+        let text = format!("vllm:engine_sleep_state{{sleep_state=\"awake\"}} {awake}\n");
+        let read = Ok((Reading::of(text.as_bytes()), Ours::default()));
+        hearing.keeper.fleet().scraped(0, wanted.id, read, Instant::now());
+    };
+    let known = || (hearing.figures().blocks, wanted.index.figures(wanted.id.slot).blocks > 0);
+    told(1).await;
+    says(1);
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (1, true));
+    says(0);
+    hearing.keep_in(&wanted.remembered);
+    assert_eq!(*wanted.remembered.lock().unwrap(), None, "who hears it next would believe that");
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (0, false));
+    // As a front is told that asks who sleeps already for all messages.
+    told(2).await;
+    says(0);
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (0, false));
+    says(1);
+    told(3).await;
+    hearing.tick(&wanted).await;
+    assert_eq!((known(), hearing.inner().tells), ((1, true), Tells::All));
+    assert!(is_noted(&hearing, &wanted));
+}
+
 /// Its metrics did not answer at once: what an earlier process knew is there later than who listens.
 #[tokio::test(flavor = "current_thread")]
 async fn what_comes_late_is_written_on_until_it_is_used() {
@@ -430,9 +466,9 @@ async fn all_ranks_together_have_room_for_so_many_blocks() {
     let hearing = hearing(100);
     let tells = |rank: u32| batch(&[stored(1, None)], rank);
     hearing.take(0, Told::Batch(&tells(0))).await;
-    hearing.inner().blocks_max = MIRROR_BLOCKS_MAX;
+    hearing.inner().room = MIRROR_BLOCKS_MAX;
     assert_eq!(hearing.inner().newcomer(), Some(MIRROR_BLOCKS_MAX - 100));
-    hearing.inner().blocks_max = 100;
+    hearing.inner().room = 100;
     let ranks = KV_RANKS_MAX as u32;
     for rank in 1..ranks {
         assert_eq!(hearing.inner().newcomer(), Some(100), "{rank}");
@@ -441,6 +477,31 @@ async fn all_ranks_together_have_room_for_so_many_blocks() {
     assert_eq!(hearing.inner().newcomer(), None);
     hearing.take(0, Told::Batch(&tells(ranks))).await;
     assert_eq!(hearing.figures().blocks, u64::from(ranks));
+}
+
+/// Small blocks need less memory, and may be more all the same: what it told beyond those before is asked for anew.
+#[tokio::test(flavor = "current_thread")]
+async fn another_process_may_have_more_blocks_in_less_room() {
+    let (hearing, mut wanted) = member(100);
+    let is = |hearing: &Hearing| (hearing.figures().blocks, hearing.inner().tells);
+    let tells = async |hearing: &Hearing| {
+        hearing.take(0, Told::Batch(&batch(&[stored(1, None), stored(2, Some(1)), stored(3, Some(2))], 0))).await;
+    };
+    (wanted.blocks, wanted.blocks_max) = (2, 2);
+    hearing.tick(&wanted).await;
+    tells(&hearing).await;
+    assert!(hearing.inner().any(Mirror::is_overfull));
+    (wanted.blocks, wanted.blocks_max, wanted.room) = (4, 4, 50);
+    hearing.tick(&wanted).await;
+    assert_eq!(is(&hearing), (0, Tells::All));
+    tells(&hearing).await;
+    hearing.tick(&wanted).await;
+    assert_eq!(is(&hearing), (3, Tells::All));
+    (wanted.blocks, wanted.blocks_max) = (1, 1);
+    hearing.tick(&wanted).await;
+    hearing.take(0, Told::Batch(&batch(&[stored(4, None)], 0))).await;
+    hearing.tick(&wanted).await;
+    assert_eq!(is(&hearing), (0, Tells::Nothing), "one that has fewer");
 }
 
 /// The engine was chosen for a prompt that it refused, or that its client left: it has never told of it.

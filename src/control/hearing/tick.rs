@@ -16,11 +16,12 @@ use crate::mirror::Mirror;
 const EXPIRIES_MAX: usize = 64;
 
 impl Hearing {
-    /// Looks for a cache that was emptied for another reason, another index, another size, more blocks than it can
-    /// hold, notes that the index was too busy for, silence, and promises that were not kept. Returns sockets where
+    /// Looks for sleep, a cache that was emptied for another reason, another index, another size, more blocks than it
+    /// can hold, notes that the index was too busy for, silence, and promises that were not kept. Returns sockets where
     /// another process may be, which is to be asked on new connections.
     pub async fn tick(&self, wanted: &ToHear) -> Vec<usize> {
         let _turn = self.turn().await;
+        self.look_for_sleep().await;
         self.grow(wanted).await;
         let anew = self.look(wanted);
         self.shed().await;
@@ -139,10 +140,12 @@ impl Inner {
     /// anew.
     fn resize(&mut self, wanted: &ToHear) -> Vec<usize> {
         let most = self.most(wanted);
+        let more = wanted.blocks > 0 && wanted.blocks_max > self.blocks_max;
         if wanted.blocks > 0 && wanted.blocks != self.blocks {
-            (self.blocks, self.blocks_max) = (wanted.blocks, wanted.blocks_max);
+            (self.blocks, self.blocks_max, self.room) = (wanted.blocks, wanted.blocks_max, wanted.room);
+            self.ranks.values_mut().for_each(|rank| rank.mirror.bound(wanted.blocks_max));
         }
-        let is_small = |mirror: &Mirror| most > 0 && (mirror.overflowed() || mirror.blocks_max() < most);
+        let is_small = |mirror: &Mirror| mirror.room() < most || (more || most > 0) && mirror.overflowed();
         let ranks = self.ranks.iter();
         let small: Vec<u32> = ranks.filter(|(_, rank)| is_small(&rank.mirror)).map(|(number, _)| *number).collect();
         self.forget(|rank| small.contains(&rank));

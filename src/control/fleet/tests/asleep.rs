@@ -1,6 +1,7 @@
 //! Engines that sleep.
 
 use super::*;
+use crate::control::saved::Heard;
 
 /// What it says: whether it is awake, where it says so.
 fn says(awake: Option<bool>) -> Result<(Reading, Ours), String> {
@@ -125,6 +126,18 @@ fn what_was_known_of_an_engine_that_sleeps_is_not_known_again() {
             new.scraped(0, id, says(Some(awake)), old.now);
             assert_eq!(new.caches.figures(id.slot).blocks, known, "awake: {awake}");
         }
+    }
+}
+
+/// Nobody listens to it yet.
+#[test]
+fn what_who_sleeps_told_an_earlier_front_is_not_kept() {
+    let mut two = Two::new();
+    let heard = Heard { form: 1, sockets: vec![Vec::new()], mirrors: vec![(0, vec![1])] };
+    *two.fleet.tenancy(0, two.ids[0]).unwrap().remembered.lock().unwrap() = Some(heard);
+    for (awake, is_kept) in [(true, true), (false, false), (true, false)] {
+        two.scraped(0, says(Some(awake)));
+        assert_eq!(two.fleet.saved(0).unwrap().1.remembered.is_some(), is_kept, "awake: {awake}");
     }
 }
 
