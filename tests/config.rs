@@ -187,6 +187,8 @@ fn the_key_of_an_engine_is_not_shown() {
     }
     for text in [
         "api_key = sk-secret\n",
+        "url = \"http://a:1\"\napi_key: \"sk-secret\"\n",
+        "url = \"http://a:1\"\n\"api-key\" \"sk=secret\"\n",
         "api_key = \"\"\"\nsk-secret\\x\n\"\"\"\n",
         "headers = { Authorization = \"Bearer sk-secret\" }\n",
         "api_key_file = [\"a\"]\napi_key = [\n\"sk-secret\" 3]",

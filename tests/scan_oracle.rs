@@ -182,6 +182,8 @@ const WRITTEN: &[(Api, &str)] = &[
     (Api::Generate, r#"{"token_ids":[5,6,7],"sampling_params":{"prompt_logprobs":1,"skip_reading_prefix_cache":false,"name":"role","text":["x"]}}"#),
     (Api::Generate, r#"{"sampling_params":{"skip_reading_prefix_cache":true},"token_ids":[5,6,7],"sampling_params":[{"prompt_logprobs":1}],"prompt_logprobs":1}"#),
     (Api::Generate, r#"{"sampling_params":{"skip_reading_pref\u0069x_cache":true,"skip_reading_prefix_cache":"","prompt_logprobs":{}},"token_ids":[5,6,7]}"#),
+    (Api::Generate, r#"{"return_logprob":true,"logprob_start_len":0,"text":"p","sampling_params":{"skip_reading_prefix_cache":false}}"#),
+    (Api::Generate, r#"{"text":"p","return_logprob":true,"logprob_start_len":0,"logprob_start_len":[0],"return_logprob":1}"#),
     (Api::Completions, r#"{"prompt":"p","echo":true,"logprobs":0,"prompt_logprobs":null,"sampling_params":{"skip_reading_prefix_cache":false}}"#),
     (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}],"prompt_logprobs":1,"echo":false,"prompt_logprobs":"1"}"#),
     (Api::Generate, r#"{"input_ids":[5,6,7],"text":null,"stream":true}"#),
@@ -479,7 +481,7 @@ impl Random {
 }
 
 #[rustfmt::skip]
-const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "background", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "use_beam_search", "echo", "logprobs", "other", "mod\\u0065l"];
+const TOP_NAMES: &[&str] = &["model", "messages", "messages", "prompt", "input", "input_ids", "token_ids", "image_data", "audio_data", "text", "query", "documents", "text_1", "text_2", "system", "instructions", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "priority", "background", "user", "prompt_cache_key", "cache_salt", "lora_path", "extra_key", "sampling_params", "prompt_logprobs", "return_logprob", "logprob_start_len", "use_beam_search", "echo", "logprobs", "other", "mod\\u0065l"];
 #[rustfmt::skip]
 const INNER_NAMES: &[&str] = &["role", "role", "content", "content", "text", "type", "name", "tool_calls", "image_url", "data", "uuid", "output", "input", "prompt_logprobs", "prompt_logprob_token_ids", "skip_reading_prefix_cache", "r\\u006fle"];
 #[rustfmt::skip]

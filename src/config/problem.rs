@@ -144,14 +144,19 @@ fn names_tenants(before: &str, line: &str) -> bool {
 /// Whether a line may hold an engine's API key itself, under a name that is no key of the configuration, instead of the
 /// name of a file with it.
 fn names_secret(before: &str, line: &str) -> bool {
+    let in_name = |sign: char| sign.is_alphanumeric() || "_-".contains(sign);
+    let gives_away = |name: &str| is_secret(name) && !shape::is_key(name);
+    // Where `=` is missing, or is `:` as in YAML, the name is the line's first word.
+    if line.split(|sign| !in_name(sign)).find(|word| !word.is_empty()).is_some_and(gives_away) {
+        return true;
+    }
     // A value may go on over several lines; its name is on the first.
     let begins = |line: &&str| line.contains('=') || line.trim_start().starts_with('[');
     let line = std::iter::once(line).chain(before.lines().rev()).find(begins).unwrap_or_default();
-    let in_name = |sign: char| sign.is_alphanumeric() || "_-".contains(sign);
     let ends = line.match_indices('=').map(|(end, _)| line.get(..end).unwrap_or_default());
     let names =
         ends.filter_map(|begin| begin.trim_end_matches(['"', '\'', ' ', '\t']).rsplit(|sign| !in_name(sign)).next());
-    names.into_iter().any(|name| is_secret(name) && !shape::is_key(name))
+    names.into_iter().any(gives_away)
 }
 
 /// Whether a value with this name is probably secret.

@@ -98,6 +98,9 @@ pub struct Stated {
     pub(super) logprobs: bool,
     /// `prompt_logprobs`, if it is other than null.
     pub(super) prompt_logprobs: bool,
+    /// SGLang's `return_logprob`, and whether its `logprob_start_len` is the prompt's begin.
+    pub(super) return_logprob: bool,
+    pub(super) logprob_from_begin: bool,
     /// `prompt_logprob_token_ids`, if it is a list.
     pub(super) prompt_logprob_ids: bool,
     /// `skip_reading_prefix_cache`, if it is a boolean.
@@ -182,9 +185,11 @@ impl Facts {
 
     /// Whether the body asks how likely the prompt itself was, as evaluations do. The engine then computes the whole
     /// prompt, whatever its cache holds (`skip_reading_prefix_cache` in vLLM's `SamplingParams`, which a body of token
-    /// ids may set itself), and caches it like any other.
+    /// ids may set itself), and caches it like any other. (SGLang finds as much as stands before `logprob_start_len`.)
     pub fn recomputes(&self) -> bool {
-        self.skips_cache.unwrap_or(self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs)
+        let by_sglang = self.return_logprob && self.logprob_from_begin;
+        let by_vllm = self.prompt_logprobs || self.prompt_logprob_ids || self.echo && self.logprobs;
+        by_sglang || self.skips_cache.unwrap_or(by_vllm)
     }
 
     /// Returns the prefix as far as it is known; `None` if the prompt has no text.

@@ -20,6 +20,9 @@ pub(super) enum Field {
     Echo,
     Logprobs,
     PromptLogprobs,
+    /// SGLang's `return_logprob`, and from which token of the prompt on.
+    ReturnLogprob,
+    LogprobStart,
     BeamSearch,
     /// vLLM's object with fields that other bodies have at their top.
     SamplingParams,
@@ -56,6 +59,8 @@ impl Field {
             b"echo" if logs_prompts(api) => Field::Echo,
             b"logprobs" if api == Api::Completions => Field::Logprobs,
             b"prompt_logprobs" if logs_prompts(api) => Field::PromptLogprobs,
+            b"return_logprob" if api == Api::Generate => Field::ReturnLogprob,
+            b"logprob_start_len" if api == Api::Generate => Field::LogprobStart,
             b"use_beam_search" if logs_prompts(api) => Field::BeamSearch,
             b"sampling_params" if api == Api::Generate => Field::SamplingParams,
             b"tools" if has_tools(api) => Field::Tools,
@@ -90,6 +95,8 @@ impl Field {
             Field::Background => 1 << 27,
             Field::BeamSearch => 1 << 28,
             Field::Previous => 1 << 29,
+            Field::ReturnLogprob => 1 << 30,
+            Field::LogprobStart => 1 << 31,
         }
     }
 }

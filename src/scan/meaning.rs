@@ -67,6 +67,8 @@ impl Scan {
             Field::Echo => stated.echo = false,
             Field::Logprobs => stated.logprobs = false,
             Field::PromptLogprobs => stated.prompt_logprobs = false,
+            Field::ReturnLogprob => stated.return_logprob = false,
+            Field::LogprobStart => stated.logprob_from_begin = false,
             Field::SamplingParams => {
                 (stated.prompt_logprobs, stated.prompt_logprob_ids, stated.skips_cache) = (false, false, None);
             }
@@ -173,6 +175,8 @@ impl Scan {
                     Field::Echo => stated.echo = self.scalar.text() == b"true",
                     Field::Logprobs => stated.logprobs = self.scalar.text() != b"null",
                     Field::PromptLogprobs => stated.prompt_logprobs = self.scalar.text() != b"null",
+                    Field::ReturnLogprob => stated.return_logprob = self.scalar.text() == b"true",
+                    Field::LogprobStart => stated.logprob_from_begin = integer == Some(0),
                     _ => {}
                 }
             }

@@ -490,6 +490,12 @@ fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
         (Generate, r#""sampling_params":{"extra_args":{"prompt_logprobs":1}},"prompt_logprobs":1,"#, false),
         (Generate, r#""sampling_params":{"prompt_logprobs":1},"sampling_params":{},"#, false),
         (Chat, r#""sampling_params":{"prompt_logprobs":1},"#, false),
+        (Generate, r#""return_logprob":true,"logprob_start_len":0,"#, true),
+        (Generate, r#""return_logprob":true,"logprob_start_len":-1,"#, false),
+        (Generate, r#""return_logprob":true,"#, false),
+        (Generate, r#""logprob_start_len":0,"return_logprob":false,"#, false),
+        (Generate, r#""logprob_start_len":0,"logprob_start_len":7,"return_logprob":true,"#, false),
+        (Chat, r#""return_logprob":true,"logprob_start_len":0,"#, false),
     ];
     let mut scan = Scan::new();
     for (api, fields, expected) in rows {

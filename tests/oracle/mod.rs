@@ -349,7 +349,9 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
     }
     match api {
         Api::Completions => count(&["logprobs"]),
-        Api::Generate => count(&["sampling_params"]),
+        Api::Generate => {
+            ["sampling_params", "return_logprob", "logprob_start_len"].iter().for_each(|name| count(&[name]))
+        }
         Api::Responses => count(&["background"]),
         _ => {}
     }
@@ -420,7 +422,11 @@ pub fn expect(api: Api, plan: &Plan, body: &[u8]) -> Option<Seen> {
                 let echoes = scalar(&["echo"]) == true && !scalar(&["logprobs"]).is_null();
                 echoes || !scalar(&["prompt_logprobs"]).is_null()
             }
-            Api::Generate => last(&["sampling_params"]).is_some_and(|entry| reads_no_cache(&entry.value)),
+            Api::Generate => {
+                let starts_at = scalar(&["logprob_start_len"]).as_u64();
+                scalar(&["return_logprob"]) == true && starts_at == Some(0)
+                    || last(&["sampling_params"]).is_some_and(|entry| reads_no_cache(&entry.value))
+            }
             _ => false,
         },
         tools: matches!(tools.map(|entry| &entry.value), Some(Tree::Array(..) | Tree::Object(..))),
