@@ -6,7 +6,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use warmfront::replay::traffic::Source;
-use warmfront::replay::traffic::access::{Account, read};
+use warmfront::replay::traffic::access::{Account, Taken, read};
 use warmfront::replay::traffic::lines::{Format, Unusable, open, recognise};
 use warmfront::replay::traffic::trace::Trace;
 
@@ -37,7 +37,12 @@ fn line(second: u32, keys: &[(&str, &str)]) -> String {
 }
 
 fn log(text: &str) -> Result<(Trace, Account), Unusable> {
-    read(Cursor::new(text.as_bytes()), "a.json", None, None)
+    read(Cursor::new(text.as_bytes()), "a.json", &Taken::default())
+}
+
+/// The requests of a log whose links stand for 100 tokens each.
+fn in_links_of_100(text: &str) -> Result<(Trace, Account), Unusable> {
+    read(Cursor::new(text.as_bytes()), "a.json", &Taken { block_tokens: Some(100), ..Taken::default() })
 }
 
 const THREE: &str = "[\"00000000000000a1\",\"00000000000000a2\",\"00000000000000a3\"]";
@@ -99,7 +104,7 @@ fn a_reply_is_found_by_the_next_turn_that_brings_it_back() {
     let turn = |second, prompt, chain: &str| line(second, &[&keys(prompt)[..], &[("chain", chain)]].concat());
     let blocks = |next: &str| {
         let text = turn(10, "350", &chain(1..=3)) + next;
-        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let (trace, _) = in_links_of_100(&text).unwrap();
         let [asked, next] = trace.requests() else { panic!("two requests") };
         assert!(next.blocks.starts_with(&asked.blocks[..3]) && asked.prompt_blocks(100).len() == 3);
         asked.blocks.len()
@@ -129,7 +134,7 @@ fn a_prompt_that_ends_where_many_go_on_has_no_next_turn() {
             turn(20 + chat, &format!("{},{}", chain(1..=3).trim_end_matches(']'), own.trim_start_matches('[')))
         });
         let text = turn(10, &chain(1..=3)) + &others.collect::<String>();
-        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let (trace, _) = in_links_of_100(&text).unwrap();
         let requests = trace.requests();
         let mut openings: Vec<_> = requests.iter().map(|one| (one.session, one.opening, one.thread)).collect();
         openings.sort_unstable();
@@ -236,7 +241,7 @@ fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
     assert_eq!(trace.requests().len(), 5);
     let words = account.words();
     assert!(words.contains("requests of 2 pools, \"other\" (3), \"llama\" (2), are replayed as if"), "{words}");
-    let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", None, Some(pool));
+    let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", &Taken { pool: Some(pool), ..Taken::default() });
     let (trace, account) = of("other").unwrap();
     let arrivals: Vec<u64> = trace.requests().iter().map(|one| one.arrival_ns / 1_000_000_000).collect();
     assert_eq!((arrivals, account.requests), (vec![0, 2, 4], 3));
@@ -295,24 +300,56 @@ fn a_file_says_what_it_is() {
     }
 }
 
+/// Runs the command on a log of these lines. Returns whether it succeeded, its table and what it said.
+fn command(name: &str, lines: &str, more: &[&str]) -> (bool, String, String) {
+    let path = std::env::temp_dir().join(format!("warmfront-{name}-{}.json", std::process::id()));
+    std::fs::write(&path, lines).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").arg(&path).args(more).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), words(&output.stdout), words(&output.stderr))
+}
+
+#[test]
+fn what_is_said_of_a_log_is_said_of_what_is_replayed() {
+    let told = [("chain", FOUR), ("cached_tokens", "1000"), ("key", "null"), ("completion_tokens", "null")];
+    let other = [&told[..], &[("pool", "\"other\"")]].concat();
+    let first = (0..20).map(|second| line(second, &[("chain", FOUR)]));
+    let lines: String =
+        first.chain((20..40).map(|second| line(second, if second < 30 { &told } else { &other }))).collect();
+    let said = |more: &[&str]| {
+        let (done, table, said) = command("part", &lines, &[&["--policies", "random"], more].concat());
+        assert!(done, "{said}");
+        (table, said)
+    };
+    let of_all = [
+        "of 2 pools, \"llama\" (30), \"other\" (10),",
+        "20 of 40 requests went by no key",
+        "20 of 40 replies tell",
+        "20 of 40 replies have no",
+    ];
+    let (_, all) = said(&[]);
+    assert!(of_all.iter().all(|words| all.contains(words)), "{all}");
+    let (table, part) = said(&["--requests", "20"]);
+    assert!(table.contains("20 requests counted"), "{table}");
+    assert!(!["pools", "no key", "replies"].iter().any(|words| part.contains(words)), "{part}");
+    // Those beyond a context are said to be left out, and not said more of.
+    let long = line(41, &[("cached_tokens", "0"), ("prompt_tokens", "900000"), ("pool", "\"long\""), ("key", "null")]);
+    let (_, _, said) = command("long", &(line(1, &[("chain", FOUR)]).repeat(2) + &long), &["--policies", "random"]);
+    assert!(said.contains("left out 1 requests beyond max_model_len"), "{said}");
+    assert!(!["pools", "no key", "replies", "no chain"].iter().any(|words| said.contains(words)), "{said}");
+}
+
 #[test]
 fn the_command_replays_a_log_behind_several_fronts() {
-    let path = std::env::temp_dir().join(format!("warmfront-access-{}.json", std::process::id()));
     let lines: String =
         (0..40).map(|second| line(second, if second % 2 == 0 { &[("chain", FOUR)] } else { &[] })).collect();
-    std::fs::write(&path, lines).unwrap();
-    let run = |more: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").arg(&path).args(more).output().unwrap();
-        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), words(&output.stdout), words(&output.stderr))
-    };
+    let run = |more: &[&str]| command("access", &lines, more);
     let (done, table, said) = run(&["--policies", "warm,oracle", "--fronts", "2"]);
     assert!(done && said.contains("20 of 40 requests have no chain") && said.contains("behind 2 fronts"), "{said}");
     assert!(table.contains("40 requests counted") && table.contains("\nwarm "), "{table}");
     let (done, _, said) = run(&["--policies", "smg", "--fronts", "2"]);
     assert!(!done && said.contains("\"smg\" is simulated as one router alone"), "{said}");
-    std::fs::remove_file(&path).unwrap();
 }
 
 proptest! {
@@ -331,7 +368,7 @@ proptest! {
                 _ => drop(bytes.remove(at)),
             }
         }
-        match read(Cursor::new(&bytes), "a.json", None, None) {
+        match read(Cursor::new(&bytes), "a.json", &Taken::default()) {
             Ok((trace, account)) => {
                 let requests = trace.requests();
                 let each = trace.block_tokens() as usize;
