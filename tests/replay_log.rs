@@ -202,8 +202,10 @@ fn what_no_engine_computed_is_left_out_and_said() {
     let refused = [("endpoint", "null"), ("status", "503")];
     let (left, other) = ([("status", "0"), ("end", "\"client_left\"")], [("api", "\"embeddings\"")]);
     let text = [line(1, &[]), line(2, &refused), line(3, &[("status", "400")]), line(4, &left), line(5, &other)];
-    let (trace, account) = log(&text.concat()).unwrap();
-    assert_eq!((trace.requests().len(), account.elsewhere, account.broken), (2, 3, 0));
+    // A browser asks before it sends: the engine answers that, and computes nothing.
+    let methods = ["\"OPTIONS\"", "\"POST\"", "null"].map(|method| line(6, &[("method", method)]));
+    let (trace, account) = log(&(text.concat() + &methods.concat())).unwrap();
+    assert_eq!((trace.requests().len(), account.elsewhere, account.broken), (4, 4, 0));
     let error = log(&line(1, &refused)).unwrap_err().to_string();
     assert!(error.contains("holds no request"), "{error}");
 }

@@ -52,6 +52,7 @@ const BLOCK_TOKENS_MAX: u64 = 65_536;
 #[derive(Deserialize)]
 struct Line {
     time: String,
+    method: Option<String>,
     api: String,
     pool: Option<String>,
     endpoint: Option<String>,
@@ -173,8 +174,10 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String)>,
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
     let micros = of_rfc3339(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
     let generates = ["chat", "completions", "responses", "messages", "generate"].contains(&&*line.api);
+    // A browser's preflight goes to the same path, is an engine's to answer and has no prompt.
+    let posted = line.method.is_none_or(|method| method == "POST");
     // A request whose client left before the reply's head was most likely computed all the same.
-    if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
+    if !generates || !posted || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
         return Ok(None);
     }
     if let Some(now) = line.chain_bytes {
