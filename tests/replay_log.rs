@@ -187,6 +187,25 @@ fn keys_that_no_prefix_policy_chose_by_name_no_first_message() {
 }
 
 #[test]
+fn a_request_that_was_chosen_for_again_has_the_key_of_its_pools_policy() {
+    let of = |before: &str, after: &str, pool: &str| {
+        let line = |second, reason: &str, pool: &str| {
+            let key = if reason == "no_prefix" { "null" } else { "\"00000000000000aa\"" };
+            line(second, &[("reason", &format!("\"{reason}\"")), ("pool", pool), ("key", key)])
+        };
+        let text = line(1, before, pool) + &line(2, "retry", "\"llama\"") + &line(3, after, pool);
+        let (trace, account) = log(&text).unwrap();
+        (trace.requests()[0].opening == trace.requests()[1].opening, account.keyless)
+    };
+    assert_eq!(of("home", "spill", "\"llama\""), (true, 0));
+    assert_eq!(of("home", "no_prefix", "\"llama\""), (true, 1), "it has none");
+    assert_eq!(of("home", "retry", "\"llama\""), (true, 0));
+    assert_eq!(of("warm", "cold", "\"llama\""), (false, 3));
+    assert_eq!(of("home", "warm", "\"llama\""), (false, 2), "either may have chosen");
+    assert_eq!(of("home", "home", "\"other\""), (false, 1), "another pool's policy says nothing");
+}
+
+#[test]
 fn what_a_front_estimates_is_filled_in_from_bytes() {
     let unknown =
         [("prompt_tokens", "null"), ("completion_tokens", "null"), ("stream", "false"), ("reply_bytes", "900")];

@@ -20,7 +20,7 @@
 
 mod account;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
 
 use serde::Deserialize;
@@ -42,6 +42,8 @@ const REPLY_BYTES: u64 = 500;
 const CHAIN_BYTES: u64 = 2_048;
 /// Reasons by which a log says that the prefix's key chose.
 const BY_KEY: [&str; 3] = ["home", "spill", "all_full"];
+/// The reason of whatever policy, if it chose again.
+const AGAIN: &str = "retry";
 /// One line in this many may be none of ours.
 const BROKEN: usize = 10;
 /// Longest log, in microseconds: a month.
@@ -80,13 +82,34 @@ struct Seen {
     guessed: bool,
     body_bytes: u64,
     pool: u64,
-    /// Key of its first user message.
+    /// Key of its first user message; until [`keep_first_messages`] of whatever it was routed by.
     key: Option<u64>,
+    chosen: Chosen,
     /// Microseconds from its beginning to its end.
     took_micros: u64,
     chain: Option<Vec<u64>>,
     /// Bytes of one of its links, if its line says so.
     link_bytes: Option<u64>,
+}
+
+/// What chose for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chosen {
+    ByKey,
+    /// What chose for the others of its pool.
+    Again,
+    Otherwise,
+}
+
+impl Chosen {
+    fn of(reason: Option<&str>) -> Chosen {
+        match reason {
+            None => Chosen::ByKey,
+            Some(reason) if BY_KEY.contains(&reason) => Chosen::ByKey,
+            Some(AGAIN) => Chosen::Again,
+            Some(_) => Chosen::Otherwise,
+        }
+    }
 }
 
 /// What of a log is replayed.
@@ -144,6 +167,7 @@ pub fn read(from: impl BufRead, name: &str, taken: &Taken<'_>) -> Result<(Trace,
         _ if seen.is_empty() => return Err(Unusable::Empty { path: name.to_owned() }),
         _ => {}
     }
+    keep_first_messages(&mut seen);
     let link_bytes = bytes.unwrap_or(CHAIN_BYTES);
     seen.iter_mut().for_each(|one| one.coarsen(link_bytes));
     // Lines are written when requests end: they are put in order of arrival.
@@ -198,7 +222,6 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String)>,
         true => line.reply_bytes / EVENT_BYTES,
         false => line.reply_bytes.saturating_sub(REPLY_BYTES) / TOKEN_BYTES,
     };
-    let by_key = line.reason.is_none_or(|reason| BY_KEY.contains(&&*reason));
     let seen = Seen {
         micros,
         prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
@@ -207,12 +230,31 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String)>,
         guessed: counted.is_none(),
         body_bytes: line.request_bytes,
         pool: pool_number(line.pool.as_deref().unwrap_or_default()),
-        key: line.key.filter(|_| by_key).and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        chosen: Chosen::of(line.reason.as_deref()),
         took_micros: line.total_us.unwrap_or(0),
         chain,
         link_bytes: line.chain_bytes,
     };
     Ok(Some((seen, line.pool.unwrap_or_default())))
+}
+
+/// Takes off all keys but those of first user messages. A request that was chosen for again has such a one if all
+/// others of its pool that have a key do.
+fn keep_first_messages(seen: &mut [Seen]) {
+    let pools = |chosen| {
+        let with_key = seen.iter().filter(|one| one.key.is_some() && one.chosen == chosen);
+        with_key.map(|one| one.pool).collect::<HashSet<u64>>()
+    };
+    let (by_key, otherwise) = (pools(Chosen::ByKey), pools(Chosen::Otherwise));
+    for one in seen {
+        let kept = match one.chosen {
+            Chosen::ByKey => true,
+            Chosen::Again => by_key.contains(&one.pool) && !otherwise.contains(&one.pool),
+            Chosen::Otherwise => false,
+        };
+        one.key = one.key.filter(|_| kept);
+    }
 }
 
 /// Tokens of a link: the median over the links of lines that have both, counting half a stretch beyond the last link.
