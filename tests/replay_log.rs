@@ -1,14 +1,15 @@
 //! Replays of a front's own access log: what its lines become, which are left out and reported, and that no bytes make
 //! it panic.
 
+use std::collections::HashSet;
 use std::io::{Cursor, Read};
 use std::process::Command;
 
 use proptest::prelude::*;
-use warmfront::replay::traffic::Source;
 use warmfront::replay::traffic::access::{Account, Taken, read};
 use warmfront::replay::traffic::lines::{Format, Unusable, open, recognise};
 use warmfront::replay::traffic::trace::Trace;
+use warmfront::replay::traffic::{Request, Source};
 
 /// A line of `second`, with these keys instead of its own.
 fn line(second: u32, keys: &[(&str, &str)]) -> String {
@@ -145,6 +146,28 @@ fn a_prompt_that_ends_where_many_go_on_has_no_next_turn() {
     assert_eq!(chats(8).0, 1, "branches of one");
 }
 
+/// What all chats share is in links, and no first message of theirs fills one.
+#[test]
+fn prompts_that_end_alike_and_are_nobodys_next_turn_are_conversations_of_their_own() {
+    let usual = [("key", "null"), ("reason", "\"warm\""), ("total_us", "500000"), ("completion_tokens", "10")];
+    let conversations = |lines: &[(u32, u32)]| {
+        let asked = |(second, prompt): &(u32, u32)| {
+            let own = [("chain", &*chain(1..=3)), ("prompt_tokens", &*prompt.to_string())];
+            line(*second, &[&usual[..], &own].concat())
+        };
+        let text: String = lines.iter().map(asked).collect();
+        let (trace, _) = in_links_of_100(&text).unwrap();
+        let each = |of: fn(&Request) -> Option<u64>| trace.requests().iter().map(of).collect::<HashSet<_>>().len();
+        (each(|one| one.session), each(|one| one.opening), each(|one| Some(one.thread.into())))
+    };
+    let (first, turns) = (20..40, |second: u32| (second, 300 + 3 * (second - 20)));
+    assert_eq!(conversations(&first.clone().map(|second| (second, 320)).collect::<Vec<_>>()), (20, 20, 20));
+    assert_eq!(conversations(&first.clone().map(|second| (20, turns(second).1)).collect::<Vec<_>>()), (20, 20, 20));
+    let chat: Vec<_> = first.map(|second| (second, 300 + 12 * (second - 20))).collect();
+    assert_eq!(conversations(&chat[..8]), (1, 1, 1), "turns of a few words");
+    assert_eq!(conversations(&chat), (1, 1, 1), "however many");
+}
+
 #[test]
 fn chains_of_two_releases_meet_in_the_longer_links() {
     let (fine, coarse) = (chain(1..=9), "[\"0000000000000004\",\"0000000000000008\"]");
@@ -276,7 +299,7 @@ fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
 fn a_log_has_many_tenants() {
     let text: String = (0..60).map(|second| line(second, &[])).collect();
     let (trace, _) = log(&text).unwrap();
-    let tenants: std::collections::HashSet<u16> = trace.requests().iter().map(|one| one.tenant(8)).collect();
+    let tenants: HashSet<u16> = trace.requests().iter().map(|one| one.tenant(8)).collect();
     assert!(tenants.len() > 2, "{tenants:?}");
 }
 

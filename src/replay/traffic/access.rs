@@ -13,10 +13,10 @@
 //! * Lines that are none of ours are left out and counted as well, since a log ends anywhere. If they are more than one
 //!   in ten, the first of them is refused.
 //! * Requests of several pools go as if every engine served every model, which the replay says; or one pool's alone.
-//! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many chains go on (its
-//!   own message is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands
-//!   for the first user message if that made it; if another policy chose, the key is another, and each conversation
-//!   counts as one that begins differently.
+//! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many others go on, or
+//!   end as well (its own message is shorter than a link, and what stands before is everybody's), has no next turn.
+//!   The prefix key stands for the first user message if that made it; if another policy chose, the key is another, and
+//!   each conversation counts as one that begins differently.
 
 mod account;
 
