@@ -1,14 +1,15 @@
 //! Replays of a front's own access log: what its lines become, which are left out and reported, and that no bytes make
 //! it panic.
 
+use std::collections::HashSet;
 use std::io::{Cursor, Read};
 use std::process::Command;
 
 use proptest::prelude::*;
-use warmfront::replay::traffic::Source;
-use warmfront::replay::traffic::access::{Account, read};
+use warmfront::replay::traffic::access::{Account, Taken, read};
 use warmfront::replay::traffic::lines::{Format, Unusable, open, recognise};
 use warmfront::replay::traffic::trace::Trace;
+use warmfront::replay::traffic::{Request, Source};
 
 /// A line of `second`, with these keys instead of its own.
 fn line(second: u32, keys: &[(&str, &str)]) -> String {
@@ -37,7 +38,12 @@ fn line(second: u32, keys: &[(&str, &str)]) -> String {
 }
 
 fn log(text: &str) -> Result<(Trace, Account), Unusable> {
-    read(Cursor::new(text.as_bytes()), "a.json", None, None)
+    read(Cursor::new(text.as_bytes()), "a.json", &Taken::default())
+}
+
+/// The requests of a log whose links stand for 100 tokens each.
+fn in_links_of_100(text: &str) -> Result<(Trace, Account), Unusable> {
+    read(Cursor::new(text.as_bytes()), "a.json", &Taken { block_tokens: Some(100), ..Taken::default() })
 }
 
 const THREE: &str = "[\"00000000000000a1\",\"00000000000000a2\",\"00000000000000a3\"]";
@@ -99,7 +105,7 @@ fn a_reply_is_found_by_the_next_turn_that_brings_it_back() {
     let turn = |second, prompt, chain: &str| line(second, &[&keys(prompt)[..], &[("chain", chain)]].concat());
     let blocks = |next: &str| {
         let text = turn(10, "350", &chain(1..=3)) + next;
-        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let (trace, _) = in_links_of_100(&text).unwrap();
         let [asked, next] = trace.requests() else { panic!("two requests") };
         assert!(next.blocks.starts_with(&asked.blocks[..3]) && asked.prompt_blocks(100).len() == 3);
         asked.blocks.len()
@@ -129,7 +135,7 @@ fn a_prompt_that_ends_where_many_go_on_has_no_next_turn() {
             turn(20 + chat, &format!("{},{}", chain(1..=3).trim_end_matches(']'), own.trim_start_matches('[')))
         });
         let text = turn(10, &chain(1..=3)) + &others.collect::<String>();
-        let (trace, _) = read(Cursor::new(text.as_bytes()), "a.json", Some(100), None).unwrap();
+        let (trace, _) = in_links_of_100(&text).unwrap();
         let requests = trace.requests();
         let mut openings: Vec<_> = requests.iter().map(|one| (one.session, one.opening, one.thread)).collect();
         openings.sort_unstable();
@@ -138,6 +144,28 @@ fn a_prompt_that_ends_where_many_go_on_has_no_next_turn() {
     };
     assert_eq!(chats(20), (21, 3), "each by itself, and none has brought an answer back");
     assert_eq!(chats(8).0, 1, "branches of one");
+}
+
+/// What all chats share is in links, and no first message of theirs fills one.
+#[test]
+fn prompts_that_end_alike_and_are_nobodys_next_turn_are_conversations_of_their_own() {
+    let usual = [("key", "null"), ("reason", "\"warm\""), ("total_us", "500000"), ("completion_tokens", "10")];
+    let conversations = |lines: &[(u32, u32)]| {
+        let asked = |(second, prompt): &(u32, u32)| {
+            let own = [("chain", &*chain(1..=3)), ("prompt_tokens", &*prompt.to_string())];
+            line(*second, &[&usual[..], &own].concat())
+        };
+        let text: String = lines.iter().map(asked).collect();
+        let (trace, _) = in_links_of_100(&text).unwrap();
+        let each = |of: fn(&Request) -> Option<u64>| trace.requests().iter().map(of).collect::<HashSet<_>>().len();
+        (each(|one| one.session), each(|one| one.opening), each(|one| Some(one.thread.into())))
+    };
+    let (first, turns) = (20..40, |second: u32| (second, 300 + 3 * (second - 20)));
+    assert_eq!(conversations(&first.clone().map(|second| (second, 320)).collect::<Vec<_>>()), (20, 20, 20));
+    assert_eq!(conversations(&first.clone().map(|second| (20, turns(second).1)).collect::<Vec<_>>()), (20, 20, 20));
+    let chat: Vec<_> = first.map(|second| (second, 300 + 12 * (second - 20))).collect();
+    assert_eq!(conversations(&chat[..8]), (1, 1, 1), "turns of a few words");
+    assert_eq!(conversations(&chat), (1, 1, 1), "however many");
 }
 
 #[test]
@@ -182,6 +210,25 @@ fn keys_that_no_prefix_policy_chose_by_name_no_first_message() {
 }
 
 #[test]
+fn a_request_that_was_chosen_for_again_has_the_key_of_its_pools_policy() {
+    let of = |before: &str, after: &str, pool: &str| {
+        let line = |second, reason: &str, pool: &str| {
+            let key = if reason == "no_prefix" { "null" } else { "\"00000000000000aa\"" };
+            line(second, &[("reason", &format!("\"{reason}\"")), ("pool", pool), ("key", key)])
+        };
+        let text = line(1, before, pool) + &line(2, "retry", "\"llama\"") + &line(3, after, pool);
+        let (trace, account) = log(&text).unwrap();
+        (trace.requests()[0].opening == trace.requests()[1].opening, account.keyless)
+    };
+    assert_eq!(of("home", "spill", "\"llama\""), (true, 0));
+    assert_eq!(of("home", "no_prefix", "\"llama\""), (true, 1), "it has none");
+    assert_eq!(of("home", "retry", "\"llama\""), (true, 0));
+    assert_eq!(of("warm", "cold", "\"llama\""), (false, 3));
+    assert_eq!(of("home", "warm", "\"llama\""), (false, 2), "either may have chosen");
+    assert_eq!(of("home", "home", "\"other\""), (false, 1), "another pool's policy says nothing");
+}
+
+#[test]
 fn what_a_front_estimates_is_filled_in_from_bytes() {
     let unknown =
         [("prompt_tokens", "null"), ("completion_tokens", "null"), ("stream", "false"), ("reply_bytes", "900")];
@@ -197,8 +244,10 @@ fn what_no_engine_computed_is_left_out_and_said() {
     let refused = [("endpoint", "null"), ("status", "503")];
     let (left, other) = ([("status", "0"), ("end", "\"client_left\"")], [("api", "\"embeddings\"")]);
     let text = [line(1, &[]), line(2, &refused), line(3, &[("status", "400")]), line(4, &left), line(5, &other)];
-    let (trace, account) = log(&text.concat()).unwrap();
-    assert_eq!((trace.requests().len(), account.elsewhere, account.broken), (2, 3, 0));
+    // A browser asks before it sends: the engine answers that, and computes nothing.
+    let methods = ["\"OPTIONS\"", "\"POST\"", "null"].map(|method| line(6, &[("method", method)]));
+    let (trace, account) = log(&(text.concat() + &methods.concat())).unwrap();
+    assert_eq!((trace.requests().len(), account.elsewhere, account.broken), (4, 4, 0));
     let error = log(&line(1, &refused)).unwrap_err().to_string();
     assert!(error.contains("holds no request"), "{error}");
 }
@@ -236,7 +285,7 @@ fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
     assert_eq!(trace.requests().len(), 5);
     let words = account.words();
     assert!(words.contains("requests of 2 pools, \"other\" (3), \"llama\" (2), are replayed as if"), "{words}");
-    let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", None, Some(pool));
+    let of = |pool| read(Cursor::new(text.as_bytes()), "a.json", &Taken { pool: Some(pool), ..Taken::default() });
     let (trace, account) = of("other").unwrap();
     let arrivals: Vec<u64> = trace.requests().iter().map(|one| one.arrival_ns / 1_000_000_000).collect();
     assert_eq!((arrivals, account.requests), (vec![0, 2, 4], 3));
@@ -250,7 +299,7 @@ fn pools_that_are_replayed_together_are_named_or_one_is_taken() {
 fn a_log_has_many_tenants() {
     let text: String = (0..60).map(|second| line(second, &[])).collect();
     let (trace, _) = log(&text).unwrap();
-    let tenants: std::collections::HashSet<u16> = trace.requests().iter().map(|one| one.tenant(8)).collect();
+    let tenants: HashSet<u16> = trace.requests().iter().map(|one| one.tenant(8)).collect();
     assert!(tenants.len() > 2, "{tenants:?}");
 }
 
@@ -295,24 +344,56 @@ fn a_file_says_what_it_is() {
     }
 }
 
+/// Runs the command on a log of these lines. Returns whether it succeeded, its table and what it said.
+fn command(name: &str, lines: &str, more: &[&str]) -> (bool, String, String) {
+    let path = std::env::temp_dir().join(format!("warmfront-{name}-{}.json", std::process::id()));
+    std::fs::write(&path, lines).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").arg(&path).args(more).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), words(&output.stdout), words(&output.stderr))
+}
+
+#[test]
+fn what_is_said_of_a_log_is_said_of_what_is_replayed() {
+    let told = [("chain", FOUR), ("cached_tokens", "1000"), ("key", "null"), ("completion_tokens", "null")];
+    let other = [&told[..], &[("pool", "\"other\"")]].concat();
+    let first = (0..20).map(|second| line(second, &[("chain", FOUR)]));
+    let lines: String =
+        first.chain((20..40).map(|second| line(second, if second < 30 { &told } else { &other }))).collect();
+    let said = |more: &[&str]| {
+        let (done, table, said) = command("part", &lines, &[&["--policies", "random"], more].concat());
+        assert!(done, "{said}");
+        (table, said)
+    };
+    let of_all = [
+        "of 2 pools, \"llama\" (30), \"other\" (10),",
+        "20 of 40 requests went by no key",
+        "20 of 40 replies tell",
+        "20 of 40 replies have no",
+    ];
+    let (_, all) = said(&[]);
+    assert!(of_all.iter().all(|words| all.contains(words)), "{all}");
+    let (table, part) = said(&["--requests", "20"]);
+    assert!(table.contains("20 requests counted"), "{table}");
+    assert!(!["pools", "no key", "replies"].iter().any(|words| part.contains(words)), "{part}");
+    // Those beyond a context are said to be left out, and not said more of.
+    let long = line(41, &[("cached_tokens", "0"), ("prompt_tokens", "900000"), ("pool", "\"long\""), ("key", "null")]);
+    let (_, _, said) = command("long", &(line(1, &[("chain", FOUR)]).repeat(2) + &long), &["--policies", "random"]);
+    assert!(said.contains("left out 1 requests beyond max_model_len"), "{said}");
+    assert!(!["pools", "no key", "replies", "no chain"].iter().any(|words| said.contains(words)), "{said}");
+}
+
 #[test]
 fn the_command_replays_a_log_behind_several_fronts() {
-    let path = std::env::temp_dir().join(format!("warmfront-access-{}.json", std::process::id()));
     let lines: String =
         (0..40).map(|second| line(second, if second % 2 == 0 { &[("chain", FOUR)] } else { &[] })).collect();
-    std::fs::write(&path, lines).unwrap();
-    let run = |more: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_warmfront")).arg("replay").arg(&path).args(more).output().unwrap();
-        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), words(&output.stdout), words(&output.stderr))
-    };
+    let run = |more: &[&str]| command("access", &lines, more);
     let (done, table, said) = run(&["--policies", "warm,oracle", "--fronts", "2"]);
     assert!(done && said.contains("20 of 40 requests have no chain") && said.contains("behind 2 fronts"), "{said}");
     assert!(table.contains("40 requests counted") && table.contains("\nwarm "), "{table}");
     let (done, _, said) = run(&["--policies", "smg", "--fronts", "2"]);
     assert!(!done && said.contains("\"smg\" is simulated as one router alone"), "{said}");
-    std::fs::remove_file(&path).unwrap();
 }
 
 proptest! {
@@ -331,7 +412,7 @@ proptest! {
                 _ => drop(bytes.remove(at)),
             }
         }
-        match read(Cursor::new(&bytes), "a.json", None, None) {
+        match read(Cursor::new(&bytes), "a.json", &Taken::default()) {
             Ok((trace, account)) => {
                 let requests = trace.requests();
                 let each = trace.block_tokens() as usize;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the tables of src/replay/README.md and the figures of several seeds in its text, all from one build.
+"""Prints the tables of src/replay/README.md and the figures of several seeds in its text, all from one build. It does
+not print the row "warm, no weights set", rules that were dropped, and the table of "Your own traffic".
 
     cargo build --release
     python3 bench/replay/tables.py --conversation conversation_trace.jsonl --synthetic synthetic_trace.jsonl

@@ -86,7 +86,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     replicas: u16,
     /// Engines of these weights instead: one of weight 4 is four times as fast as the profile says, and its cache four
-    /// times as large. Of the policies only the front's own know the weights.
+    /// times as large. The front's own policies, kubeai and prefix-hash-jumps know the weights, and oracle, pooled and
+    /// clairvoyant how fast each engine is; of the others llm-d alone knows how large the caches are.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "replicas", value_parser = clap::value_parser!(u32).range(1..=64))]
     weights: Vec<u32>,
     /// Fronts among which requests are dealt, and which share nothing; `all` then leaves out policies that are

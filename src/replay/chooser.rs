@@ -141,8 +141,8 @@ enum Make {
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage<'a> {
-    /// Weights of the engines, one each. Only the product's policies know them; others know what a heavy engine tells
-    /// of itself.
+    /// Weights of the engines, one each. The product's policies know them, and the random jumps, which have its ring
+    /// and bound; others know what a heavy engine tells of itself, and those that know all engines' state its speed.
     pub weights: &'a [u32],
     /// Blocks in the cache of an engine of weight 1.
     pub blocks: u32,

@@ -174,8 +174,7 @@ fn turns(profile: &Profile, weights: &[u32]) -> (f64, f64) {
 }
 
 fn read(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
-    let mut trace = open(path, shape)?;
-    trace.keep_first(shape.requests.unwrap_or(usize::MAX));
+    let mut trace = open(path, shape, profile)?;
     let most = longest(profile, trace.block_tokens());
     let shortest = trace.requests().iter().map(|request| request.prompt.saturating_add(request.output)).min();
     let dropped = trace.drop_longer_than(most);
@@ -198,16 +197,24 @@ pub(super) fn longest(profile: &Profile, block_tokens: u32) -> u32 {
     profile.max_model_len.min(profile.kv_tokens / block_tokens.max(1) * block_tokens)
 }
 
-/// A trace or an access log, whichever the file is.
-fn open(path: &Path, shape: &Shape) -> Result<Trace, String> {
+/// The first requests of a trace or an access log, whichever the file is.
+fn open(path: &Path, shape: &Shape, profile: &Profile) -> Result<Trace, String> {
     let (name, unusable) = (path.display().to_string(), |error: Unusable| error.to_string());
+    let requests = shape.requests.unwrap_or(usize::MAX);
     let (format, lines) = lines::open(path).and_then(|all| lines::recognise(all, &name)).map_err(unusable)?;
     match format {
         Format::Mooncake if shape.pool.is_some() => Err(format!("--pool is for access logs: {name} is none")),
-        Format::Mooncake => mooncake::read(lines, &name, shape.block_tokens.unwrap_or(BLOCK_TOKENS)).map_err(unusable),
+        Format::Mooncake => {
+            let block_tokens = shape.block_tokens.unwrap_or(BLOCK_TOKENS);
+            let mut trace = mooncake::read(lines, &name, block_tokens).map_err(unusable)?;
+            trace.keep_first(requests);
+            Ok(trace)
+        }
         Format::Access => {
-            let read = access::read(lines, &name, shape.block_tokens, shape.pool.as_deref());
-            let (trace, account) = read.map_err(unusable)?;
+            let longest = |block_tokens| longest(profile, block_tokens);
+            let (pool, block_tokens) = (shape.pool.as_deref(), shape.block_tokens);
+            let taken = access::Taken { pool, requests, longest: &longest, block_tokens };
+            let (trace, account) = access::read(lines, &name, &taken).map_err(unusable)?;
             note(&account.words());
             Ok(trace)
         }

@@ -89,8 +89,14 @@ fn blocks(asked: &Asked) -> Vec<u64> {
     let (tokens, in_block) = (asked.request.prompt, each * asked.block_tokens.max(1));
     let prompt = asked.request.prompt_blocks(asked.block_tokens);
     let full = prompt.chunks_exact(each as usize).filter_map(<[u64]>::last).copied();
+    let unknown = || match tokens < asked.block_tokens {
+        true => 0,
+        // Of a log's line without a chain: it is nobody else's, however many are as long.
+        false => asked.request.session.unwrap_or(asked.number),
+    };
     // Prompts of equal length with equal whole blocks are taken for the same.
-    let rest = (!tokens.is_multiple_of(in_block)).then(|| mix(prompt.last().copied().unwrap_or(0), tokens.into()));
+    let before = || prompt.last().copied().unwrap_or_else(unknown);
+    let rest = (!tokens.is_multiple_of(in_block)).then(|| mix(before(), tokens.into()));
     full.chain(rest).take((MATCH_TOKENS / in_block).max(1) as usize).collect()
 }
 
@@ -196,6 +202,16 @@ mod tests {
         trial.chooser.kv_use = vec![0.9, 0.0, 0.9];
         assert_eq!(trial.ask(&[(1, 16_000), (3, 4_000)]).1, 0, "2.4 + 0.2 against 2");
         assert_eq!(trial.ask(&[(1, 8_000), (3, 12_000)]).1, 1, "1.2 + 0.2 against 2");
+    }
+
+    #[test]
+    fn prompts_of_which_nothing_is_known_share_nothing() {
+        let unknown = |session, tokens| Request { blocks: [].into(), session, ..prompt(&[(1, tokens)]) };
+        let of = |number, request: &Request| blocks(&Asked { number, ..asked(request) });
+        assert_ne!(of(1, &unknown(Some(1), 2_000)), of(2, &unknown(Some(2), 2_000)));
+        assert_ne!(of(1, &unknown(None, 2_000)), of(2, &unknown(None, 2_000)));
+        assert_eq!(of(1, &unknown(Some(1), 2_000)), of(2, &unknown(Some(1), 2_000)));
+        assert_eq!(of(1, &unknown(Some(1), 15)), of(2, &unknown(Some(2), 15)), "they are shorter than a block");
     }
 
     #[test]

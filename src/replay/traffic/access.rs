@@ -13,17 +13,19 @@
 //! * Lines that are none of ours are left out and counted as well, since a log ends anywhere. If they are more than one
 //!   in ten, the first of them is refused.
 //! * Requests of several pools go as if every engine served every model, which the replay says; or one pool's alone.
-//! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many chains go on (its
-//!   own message is shorter than a link, and what stands before is everybody's) has no next turn. The prefix key stands
-//!   for the first user message if that made it; if another policy chose, the key is another, and each conversation
-//!   counts as one that begins differently.
+//! * There are no sessions: they are found as in [`super::mooncake`]. But a prompt at whose end many others go on, or
+//!   end as well (its own message is shorter than a link, and what stands before is everybody's), has no next turn.
+//!   The prefix key stands for the first user message if that made it; if another policy chose, the key is another, and
+//!   each conversation counts as one that begins differently.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+mod account;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
 
 use serde::Deserialize;
 
+pub use self::account::Account;
 use super::Request;
 use super::chain::{mix, twice};
 use super::lines::{BLOCKS_MAX, Lines, Unusable};
@@ -40,20 +42,19 @@ const REPLY_BYTES: u64 = 500;
 const CHAIN_BYTES: u64 = 2_048;
 /// Reasons by which a log says that the prefix's key chose.
 const BY_KEY: [&str; 3] = ["home", "spill", "all_full"];
-/// Percent of the prompts' tokens that come after the last links from which on the replay says so.
-const BEHIND_PERCENT: u64 = 5;
+/// The reason of whatever policy, if it chose again.
+const AGAIN: &str = "retry";
 /// One line in this many may be none of ours.
 const BROKEN: usize = 10;
 /// Longest log, in microseconds: a month.
 const SPAN_MICROS: u64 = 31 * 86_400_000_000;
 /// Most tokens of a block.
 const BLOCK_TOKENS_MAX: u64 = 65_536;
-/// Most pools that are named.
-const NAMED_MAX: usize = 8;
 
 #[derive(Deserialize)]
 struct Line {
     time: String,
+    method: Option<String>,
     api: String,
     pool: Option<String>,
     endpoint: Option<String>,
@@ -71,111 +72,19 @@ struct Line {
     chain_bytes: Option<u64>,
 }
 
-/// How the replay differs from the log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Requests that are replayed.
-    pub requests: usize,
-    /// Requests of each pool, whether they are replayed or not.
-    pub pools: BTreeMap<String, usize>,
-    /// Whether a single pool was chosen.
-    pub chosen: bool,
-    /// Requests without a chain.
-    pub alone: usize,
-    /// Requests whose chain has no link, since they are shorter than one.
-    pub short: usize,
-    /// Bytes of a link.
-    pub link_bytes: u64,
-    /// Tokens of the prompts with a chain, and of those the ones after the last link.
-    pub behind: (u64, u64),
-    /// Requests that were not routed by their first user message.
-    pub keyless: usize,
-    /// Requests whose engine told what it found cached: how many, their prompt tokens, and the cached ones of these.
-    pub told: (usize, u64, u64),
-    /// Requests whose reply was counted in bytes.
-    pub guessed: usize,
-    /// Lines of requests that no engine computed, or that generate nothing.
-    pub elsewhere: usize,
-    /// Lines that are none of ours; below, the first of them in words.
-    pub broken: usize,
-    first_broken: Option<String>,
-}
-
-impl Account {
-    /// Text for people; empty if there is nothing to say.
-    pub fn words(&self) -> String {
-        let Account { requests, alone, short, link_bytes, keyless, guessed, elsewhere, broken, .. } = self;
-        let mut out = String::new();
-        if self.pools.len() > 1 && !self.chosen {
-            let (count, names) = (self.pools.len(), self.names());
-            let _ = writeln!(
-                out,
-                "requests of {count} pools, {names}, are replayed as if every engine served all of them: --pool NAME takes one"
-            );
-        }
-        let say = |out: &mut String, count: usize, what: &str| {
-            if count > 0 {
-                let _ = writeln!(out, "{count} {what}");
-            }
-        };
-        let all = format!("of {requests} requests have no chain and count as prompts that nobody shares");
-        let how = "`[log] access_chain = true` writes chains, under other policies than `warm` and `precise` where \
-                   `shadow_policy = \"warm\"` stands beside them";
-        say(&mut out, *alone, &format!("{all}: {how}"));
-        say(
-            &mut out,
-            *short,
-            &format!(
-                "of {requests} prompts are shorter than a link of their chain, {link_bytes} bytes: what they share is not \
-                 seen, and hit rates come out lower than they are"
-            ),
-        );
-        let (tokens, behind) = self.behind;
-        if behind > 0 && behind * 100 >= tokens * BEHIND_PERCENT {
-            let percent = 100.0 * behind as f64 / tokens as f64;
-            let _ = writeln!(
-                out,
-                "{percent:.1} % of prompts' tokens lie behind the last link, of {link_bytes} bytes: what they share is not \
-                 seen, and hit rates come out lower by up to as much"
-            );
-        }
-        let what = format!(
-            "of {requests} requests went by no key of their first message: to `prefix-hash` each conversation begins differently"
-        );
-        say(&mut out, *keyless, &what);
-        let (count, prompt, cached) = self.told;
-        let percent = 100.0 * cached as f64 / prompt.max(1) as f64;
-        let what = format!("of {requests} replies tell what was cached: {percent:.1} % of their prompts' tokens");
-        say(&mut out, count, &what);
-        let what = format!("of {requests} replies have no completion_tokens and are as long as their bytes make them");
-        say(&mut out, *guessed, &what);
-        say(&mut out, *elsewhere, "lines left out: no engine computed them, or they generate nothing");
-        let first = self.first_broken.as_deref().unwrap_or_default();
-        say(&mut out, *broken, &format!("lines left out that are none of an access log's; the first: {first}"));
-        out
-    }
-
-    /// Names the pools that have most requests, each with their number.
-    fn names(&self) -> String {
-        let mut pools: Vec<_> = self.pools.iter().collect();
-        // The sort is stable: equal ones stay by name.
-        pools.sort_by_key(|(_, requests)| std::cmp::Reverse(**requests));
-        let named: Vec<String> =
-            pools.iter().take(NAMED_MAX).map(|(pool, requests)| format!("{pool:?} ({requests})")).collect();
-        named.join(", ") + if pools.len() > NAMED_MAX { " and others" } else { "" }
-    }
-}
-
 /// The fields of a line that are used.
 struct Seen {
     micros: u64,
     prompt: Option<u64>,
     cached: Option<u64>,
     output: u64,
+    /// Its reply was counted in bytes.
+    guessed: bool,
     body_bytes: u64,
     pool: u64,
-    /// Key of its first user message.
+    /// Key of its first user message; until [`keep_first_messages`] of whatever it was routed by.
     key: Option<u64>,
+    chosen: Chosen,
     /// Microseconds from its beginning to its end.
     took_micros: u64,
     chain: Option<Vec<u64>>,
@@ -183,40 +92,65 @@ struct Seen {
     link_bytes: Option<u64>,
 }
 
-/// Reads a log. `block_tokens`: tokens that a link of a chain stands for; `None`: the log says it. `pool`: the pool
-/// whose requests are taken; `None`: all.
-pub fn read(
-    from: impl BufRead,
-    name: &str,
-    block_tokens: Option<u32>,
-    pool: Option<&str>,
-) -> Result<(Trace, Account), Unusable> {
-    let (mut seen, mut account) = (Vec::new(), Account { chosen: pool.is_some(), ..Account::default() });
+/// What chose for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chosen {
+    ByKey,
+    /// What chose for the others of its pool.
+    Again,
+    Otherwise,
+}
+
+impl Chosen {
+    fn of(reason: Option<&str>) -> Chosen {
+        match reason {
+            None => Chosen::ByKey,
+            Some(reason) if BY_KEY.contains(&reason) => Chosen::ByKey,
+            Some(AGAIN) => Chosen::Again,
+            Some(_) => Chosen::Otherwise,
+        }
+    }
+}
+
+/// What of a log is replayed.
+#[derive(Clone, Copy)]
+pub struct Taken<'a> {
+    /// The pool whose requests are taken; `None`: all.
+    pub pool: Option<&'a str>,
+    /// Of these the first so many.
+    pub requests: usize,
+    /// Most tokens of a prompt and its reply, by the tokens of a block. Longer ones are left to the caller, who drops
+    /// them: of these the account says nothing.
+    pub longest: &'a dyn Fn(u32) -> u32,
+    /// Tokens that a link of a chain stands for; `None`: the log says it.
+    pub block_tokens: Option<u32>,
+}
+
+impl Default for Taken<'_> {
+    fn default() -> Self {
+        Taken { pool: None, requests: usize::MAX, longest: &|_| u32::MAX, block_tokens: None }
+    }
+}
+
+/// Reads a log.
+pub fn read(from: impl BufRead, name: &str, taken: &Taken<'_>) -> Result<(Trace, Account), Unusable> {
+    let (mut seen, mut pools, mut elsewhere, mut broken) = (Vec::new(), BTreeMap::new(), 0, 0);
     let (mut lines, mut links, mut count, mut bytes) = (Lines::new(from, name), 0, 0, None);
     let mut refused = None;
     while let Some((number, text)) = lines.next_line()? {
         count += 1;
         let refuse = |what: String| Unusable::Line { path: name.to_owned(), line: number, what };
         match parse(text, &mut bytes) {
-            Ok(Some((one, of, guessed))) => {
-                let wanted = pool.is_none_or(|pool| pool == of);
-                *account.pools.entry(of).or_default() += 1;
-                if !wanted {
-                    continue;
+            Ok(Some((one, of))) => {
+                if taken.pool.is_none_or(|pool| pool == of) {
+                    links += one.chain.as_ref().map_or(0, Vec::len);
+                    seen.push(one);
                 }
-                account.guessed += usize::from(guessed);
-                account.alone += usize::from(one.chain.is_none());
-                account.keyless += usize::from(one.key.is_none());
-                if let (Some(prompt), Some(cached)) = (one.prompt.map(|tokens| tokens.min(TOKENS_MAX)), one.cached) {
-                    let (count, prompts, all) = account.told;
-                    account.told = (count + 1, prompts + prompt, all + cached.min(prompt));
-                }
-                links += one.chain.as_ref().map_or(0, Vec::len);
-                seen.push(one);
+                *pools.entry(of).or_default() += 1;
             }
-            Ok(None) => account.elsewhere += 1,
+            Ok(None) => elsewhere += 1,
             Err(what) => {
-                account.broken += 1;
+                broken += 1;
                 refused.get_or_insert_with(|| refuse(what));
             }
         }
@@ -224,19 +158,18 @@ pub fn read(
             return Err(refuse(format!("more than {BLOCKS_MAX} links until here: cut the log")));
         }
     }
-    account.requests = seen.len();
-    account.link_bytes = bytes.unwrap_or(CHAIN_BYTES);
-    seen.iter_mut().for_each(|one| one.coarsen(account.link_bytes));
-    account.short = seen.iter().filter(|one| one.chain.as_ref().is_some_and(Vec::is_empty)).count();
-    account.first_broken = refused.as_ref().map(Unusable::to_string);
+    let first_broken = refused.as_ref().map(Unusable::to_string);
     match refused {
-        Some(refused) if account.broken * BROKEN > count => return Err(refused),
-        _ if seen.is_empty() && !account.pools.is_empty() => {
-            return Err(Unusable::Pool { path: name.to_owned(), pools: account.names() });
+        Some(refused) if broken * BROKEN > count => return Err(refused),
+        _ if seen.is_empty() && !pools.is_empty() => {
+            return Err(Unusable::Pool { path: name.to_owned(), pools: account::names(&pools) });
         }
         _ if seen.is_empty() => return Err(Unusable::Empty { path: name.to_owned() }),
         _ => {}
     }
+    keep_first_messages(&mut seen);
+    let link_bytes = bytes.unwrap_or(CHAIN_BYTES);
+    seen.iter_mut().for_each(|one| one.coarsen(link_bytes));
     // Lines are written when requests end: they are put in order of arrival.
     seen.sort_by_key(|one| one.micros);
     let begins = seen.first().map_or(0, |first| first.micros);
@@ -244,19 +177,31 @@ pub fn read(
         let what = "the log is of more than a month: cut it".into();
         return Err(Unusable::Line { path: name.to_owned(), line: 1, what });
     }
-    let block_tokens = block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, account.link_bytes));
-    account.behind = behind(&seen, block_tokens);
-    Ok((Trace::of(name, block_tokens, requests(seen, block_tokens)), account))
+    let block_tokens = taken.block_tokens.unwrap_or_else(|| tokens_of_a_link(&seen, link_bytes));
+    let longest = (taken.longest)(block_tokens);
+    let fits = |one: &&Seen| one.prompt_tokens(block_tokens).saturating_add(one.output as u32) <= longest;
+    let replayed: Vec<&Seen> = seen.iter().take(taken.requests).filter(fits).collect();
+    let account = Account::of(&replayed, pools.into_keys(), link_bytes, block_tokens);
+    let mut trace = Trace::of(name, block_tokens, requests(seen, block_tokens));
+    trace.keep_first(taken.requests);
+    Ok((trace, Account { elsewhere, broken, first_broken, ..account }))
 }
 
-/// Reads a line; `None`: nothing to replay. Beside the request: its pool, and whether its reply was counted in bytes.
-fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, bool)>, String> {
+/// The number of a pool, which keeps its prompts apart from others'.
+fn pool_number(name: &str) -> u64 {
+    if name.is_empty() { 0 } else { xxhash_rust::xxh3::xxh3_64(name.as_bytes()) }
+}
+
+/// Reads a line; `None`: nothing to replay. Beside the request: its pool.
+fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String)>, String> {
     let line: Line = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("{error}; expected a line of warmfront's access log, `access_format = \"json\"`"))?;
     let micros = of_rfc3339(&line.time).ok_or_else(|| format!("time {:?} is not RFC 3339", line.time))?;
     let generates = ["chat", "completions", "responses", "messages", "generate"].contains(&&*line.api);
+    // A browser's preflight goes to the same path, is an engine's to answer and has no prompt.
+    let posted = line.method.is_none_or(|method| method == "POST");
     // A request whose client left before the reply's head was most likely computed all the same.
-    if !generates || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
+    if !generates || !posted || line.endpoint.is_none() || !(line.status == 0 || line.status == 200) {
         return Ok(None);
     }
     if let Some(now) = line.chain_bytes {
@@ -277,20 +222,39 @@ fn parse(text: &[u8], bytes: &mut Option<u64>) -> Result<Option<(Seen, String, b
         true => line.reply_bytes / EVENT_BYTES,
         false => line.reply_bytes.saturating_sub(REPLY_BYTES) / TOKEN_BYTES,
     };
-    let by_key = line.reason.is_none_or(|reason| BY_KEY.contains(&&*reason));
     let seen = Seen {
         micros,
         prompt: line.prompt_tokens.filter(|tokens| *tokens > 0),
         cached: line.cached_tokens,
         output: counted.unwrap_or(by_bytes).clamp(1, TOKENS_MAX),
+        guessed: counted.is_none(),
         body_bytes: line.request_bytes,
-        pool: line.pool.as_ref().map_or(0, |pool| xxhash_rust::xxh3::xxh3_64(pool.as_bytes())),
-        key: line.key.filter(|_| by_key).and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        pool: pool_number(line.pool.as_deref().unwrap_or_default()),
+        key: line.key.and_then(|key| u64::from_str_radix(&key, 16).ok()),
+        chosen: Chosen::of(line.reason.as_deref()),
         took_micros: line.total_us.unwrap_or(0),
         chain,
         link_bytes: line.chain_bytes,
     };
-    Ok(Some((seen, line.pool.unwrap_or_default(), counted.is_none())))
+    Ok(Some((seen, line.pool.unwrap_or_default())))
+}
+
+/// Takes off all keys but those of first user messages. A request that was chosen for again has such a one if all
+/// others of its pool that have a key do.
+fn keep_first_messages(seen: &mut [Seen]) {
+    let pools = |chosen| {
+        let with_key = seen.iter().filter(|one| one.key.is_some() && one.chosen == chosen);
+        with_key.map(|one| one.pool).collect::<HashSet<u64>>()
+    };
+    let (by_key, otherwise) = (pools(Chosen::ByKey), pools(Chosen::Otherwise));
+    for one in seen {
+        let kept = match one.chosen {
+            Chosen::ByKey => true,
+            Chosen::Again => by_key.contains(&one.pool) && !otherwise.contains(&one.pool),
+            Chosen::Otherwise => false,
+        };
+        one.key = one.key.filter(|_| kept);
+    }
 }
 
 /// Tokens of a link: the median over the links of lines that have both, counting half a stretch beyond the last link.
@@ -307,15 +271,6 @@ fn tokens_of_a_link(seen: &[Seen], bytes: u64) -> u32 {
         2 * passed > all
     });
     half.map_or(bytes / TOKEN_BYTES, |(tokens, _)| *tokens).clamp(1, BLOCK_TOKENS_MAX) as u32
-}
-
-/// Counts the tokens of prompts that have a chain, and those of them after its last link.
-fn behind(seen: &[Seen], block_tokens: u32) -> (u64, u64) {
-    let chained = seen.iter().filter(|one| one.chain.is_some());
-    chained.fold((0, 0), |(tokens, behind), one| {
-        let prompt = u64::from(one.prompt_tokens(block_tokens));
-        (tokens + prompt, behind + prompt.saturating_sub(one.links() * u64::from(block_tokens)))
-    })
 }
 
 impl Seen {

@@ -76,22 +76,46 @@ impl Source for Trace {
     }
 }
 
-/// If more chains than this go on from the end of a prompt, these are many conversations, and not the branches of one.
+/// If more prompts than this go on from the end of a prompt, these are many conversations, and not the branches of one.
 const BRANCHES_MAX: usize = 8;
 
-/// Blocks at which whole prompts end and many chains go on, each in its own way: all that chats share before a first
-/// message that is shorter than a block.
+/// How prompts go on that reach the end of another's last whole block.
+#[derive(Default)]
+struct GoOn {
+    /// The next blocks of longer ones.
+    ways: Vec<u64>,
+    /// Prompts that end in the block that follows, except next turns of the one before.
+    short: usize,
+    /// Tokens that the last of these has with its reply; 0: there was none.
+    tokens: u32,
+}
+
+impl GoOn {
+    fn branches(&self) -> usize {
+        // The first prompt that ends here is the one from which others go on.
+        self.ways.len() + self.short.saturating_sub(1)
+    }
+}
+
+/// Blocks at which whole prompts end and many others go on, each in its own way: all that chats share before a first
+/// message, if that is shorter than a block. `requests` are in order of arrival.
 pub(super) fn everybodys(requests: &[Request]) -> HashSet<u64> {
-    let ends = requests.iter().filter_map(|one| one.blocks.last());
-    let mut ways: HashMap<u64, Vec<u64>> = ends.map(|end| (*end, Vec::new())).collect();
+    let mut ends: HashMap<u64, GoOn> = HashMap::new();
+    for one in requests {
+        let Some(last) = one.blocks.last() else { continue };
+        let end = ends.entry(*last).or_default();
+        // A next turn brings back the prompt before and its reply: a chat of few words has many in one block.
+        end.short += usize::from(end.tokens == 0 || one.prompt < end.tokens);
+        end.tokens = one.prompt.saturating_add(one.output);
+    }
     for two in requests.iter().flat_map(|one| one.blocks.windows(2)) {
-        let ways = ways.get_mut(&two[0]).filter(|ways| ways.len() <= BRANCHES_MAX && !ways.contains(&two[1]));
-        if let Some(ways) = ways {
-            ways.push(two[1]);
+        let end = ends.get_mut(&two[0]).filter(|end| end.branches() <= BRANCHES_MAX && !end.ways.contains(&two[1]));
+        if let Some(end) = end {
+            end.ways.push(two[1]);
         }
     }
-    ways.retain(|_, ways| ways.len() > BRANCHES_MAX);
-    ways.into_keys().collect()
+    ends.retain(|_, end| end.branches() > BRANCHES_MAX);
+    ends.into_keys().collect()
 }
 
 /// Finds which session a prompt continues if nothing says so: the one whose whole prompt it begins with. Last blocks of
