@@ -102,7 +102,7 @@ impl Keeper {
     /// Sets what is heard at this place from now on, if anything.
     pub fn hears(&self, place: usize, hearing: Option<Arc<Hearing>>) {
         let name = self.fleet().member(place).map(|member| Arc::clone(&member.name));
-        // Under one lock with the bank: whoever reads its figures finds them here or there, not in both, and not in none.
+        // Under one lock with the bank: who reads the figures finds them here or there, not in both, and not in none.
         let mut hearings = self.hearings();
         let before = match name.zip(hearing) {
             Some(heard) => hearings.insert(place, heard),
