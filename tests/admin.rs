@@ -1,6 +1,7 @@
 //! Control and its admin listener against small engines over real sockets: what is learnt, what is
 //! published, and that a dead, silent or hostile engine delays nothing.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -327,6 +328,37 @@ fn what_is_sent_while_an_engine_counts_is_no_foreign_load() {
     front.control.stop();
 }
 
+/// The engine has counted what ends while its page is on its way.
+#[test]
+fn what_ends_while_an_engine_counts_is_no_foreign_load() {
+    let counters = Arc::new(OnceLock::<&'static Counters>::new());
+    let (known, open) = (Arc::clone(&counters), Mutex::new(None::<Vec<_>>));
+    let metrics = move || {
+        let mut open = open.lock().unwrap();
+        let told = open.as_ref().map_or(0, Vec::len);
+        match (&mut *open, known.get()) {
+            (Some(open), _) => drop(open.pop()),
+            (open, Some(counters)) => {
+                let id = EndpointId { slot: 0, generation: 1 };
+                *open = Some((0..20).filter_map(|_| counters.try_admit(id, None)).collect());
+            }
+            (None, None) => {}
+        }
+        format!("vllm:num_requests_running {told}\nvllm:num_requests_waiting 0\n")
+    };
+    let front = front(vec![upstream(telling(metrics))]);
+    counters.set(front.setup.counters).ok().unwrap();
+    let most = Cell::new(0);
+    front.until("the end of all", |snapshot| {
+        let endpoint = snapshot.endpoints[0].as_ref().unwrap();
+        let running = endpoint.engine.running.unwrap_or(0);
+        assert_eq!((endpoint.id.generation, endpoint.foreign), (1, 0), "{running}");
+        most.set(most.get().max(running));
+        most.get() > 0 && running == 0
+    });
+    front.control.stop();
+}
+
 /// A page in a browser reaches the loopback as well, under a name of its own or with its origin.
 #[test]
 fn pages_in_a_browser_command_nothing() {
@@ -610,6 +642,38 @@ fn keys_are_asked_for_and_used() {
         assert!(snapshot.models_answer.list.is_none(), "the engine is to judge who asks");
         without.control.stop();
     }
+}
+
+/// As an engine that stands still for a moment: it is not given up for that.
+#[test]
+fn a_list_that_does_not_come_in_time_is_asked_for_again() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    let models = get(async move || {
+        if count.fetch_add(1, Ordering::Relaxed) == 0 {
+            std::future::pending::<()>().await;
+        }
+        MODELS
+    });
+    let router = Router::new().route("/health", get(async || "")).route("/v1/models", models);
+    let front = front_with(vec![upstream(served(router))], |config| config.control.models_timeout_ms = 200);
+    front.until("the models", |snapshot| snapshot.models_complete);
+    assert!(asked.load(Ordering::Relaxed) > 1);
+    front.control.stop();
+}
+
+#[test]
+fn a_list_that_is_too_long_is_not_read() {
+    let front = front_with(vec![upstream(engine(MODELS, METRICS, None).address)], |config| {
+        config.control.models_bytes_max = 64;
+    });
+    let began = Instant::now();
+    while !front.text("/endpoints").contains("longer than 64 bytes") {
+        assert!(began.elapsed() < Duration::from_secs(10), "{}", front.text("/endpoints"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!front.setup.published.current().models_complete);
+    front.control.stop();
 }
 
 /// It does not wait for the next reading of models, which may be a minute away.

@@ -111,6 +111,17 @@ fn a_model_before_what_is_no_json_is_asked_for() {
 }
 
 #[test]
+fn an_image_counts_as_many_tokens_as_are_configured() {
+    let path = std::env::temp_dir().join(format!("warmfront-explain-images-{}.toml", std::process::id()));
+    std::fs::write(&path, "[routing]\nimage_tokens = 5000\n").unwrap();
+    let image = r#"{"type":"image_url","image_url":{"url":"https://screens/1.png"}}"#;
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{image},{image}]}}]}}"#);
+    let told = |arguments: &[&str]| explained(arguments, &body)["tokens_estimate"].clone();
+    assert_eq!([told(&[]), told(&["--config", path.to_str().unwrap()])], [2_000, 10_000]);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn the_table_is_for_people() {
     let output = warmfront(&["explain", "--upstream", "http://a:1"], BODY);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -71,12 +71,18 @@ fn shards_that_get_no_ring_serve_beside_those_that_do() {
     if !rustix::process::geteuid().is_root() {
         return untested::say("shards that get no ring, as only root may become another user with other limits");
     }
+    // If a user without lockable memory gets a ring, this kernel does not count rings; with pages of 64 KiB there is room
+    // for few or none.
+    let (driver, _) = as_user(NOBODY_ELSE - 1, "0", &["--shards", "1"]).driver();
+    if driver == "uring" || rustix::param::page_size() > 4 << 10 {
+        return untested::say("shards that get no ring, as this kernel counts none or has large pages");
+    }
     // Room for the self-test's ring and a few more, not for sixteen.
     let front = as_user(NOBODY_ELSE, "524288", &["--shards", "16"]);
     let drivers = front.drivers();
     let rings = drivers.iter().filter(|(driver, _)| driver == "uring").count();
     println!("{rings} of {} shards got a ring", drivers.len());
-    assert!(drivers.len() == 16 && rings < 16);
+    assert!(drivers.len() == 16 && (1..16).contains(&rings), "{rings} rings: {drivers:?}");
     assert!(drivers.iter().all(|(driver, why)| driver == "uring" || why.contains("LimitMEMLOCK")), "{drivers:?}");
     front.serves();
 }

@@ -83,3 +83,40 @@ async fn first_list(
     let learnt = timeout(COLD, models::learn(&Client::default(), &call, None)).await.ok()?.ok()?;
     Some((upstream.server(), learnt))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::control::tests::config_of;
+
+    /// Engines that come to a fleet in service are asked within the same bounds as later on.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_first_list_is_bounded_like_all_others() {
+        const LIST: &str =
+            "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"root\":\"/models/m\"}]}";
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 4_096]);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close", LIST.len());
+                let _ = write!(stream, "{head}\r\n\r\n{LIST}");
+            }
+        });
+        let upstream = Upstream::new(format!("http://{address}").parse().unwrap());
+        let found = [(upstream.server(), vec![address])];
+        let mut config = config_of([upstream]);
+        for (most, is_read) in [(LIST.len() - 1, false), (LIST.len(), true)] {
+            config.control.models_bytes_max = most;
+            // At best of three times: it is waited for a second, and no longer.
+            let mut read = false;
+            for _ in 0..3 {
+                read |= !first_lists(&config, &[None], &found).await.is_empty();
+            }
+            assert_eq!(read, is_read, "{most} bytes");
+        }
+    }
+}

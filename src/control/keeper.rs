@@ -378,6 +378,49 @@ pub(super) mod tests {
         }
     }
 
+    /// As a Service whose first pod comes after the front.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_had_no_address_is_followed() {
+        let name = Upstream { each_address: true, ..Upstream::new("http://localhost:1".parse().unwrap()) };
+        let mut config = config_of([name]);
+        config.control.resolve_interval_ms = 10;
+        let keeper = keeper(config);
+        assert_eq!(keeper.config().upstream[0].label(), "localhost:1", "it was not looked up yet");
+        let comes = async {
+            while keeper.config().upstream[0].label() != "127.0.0.1:1" {
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        tokio::select! {
+            () = Arc::clone(&keeper).follow_names() => {}
+            came = tokio::time::timeout(30 * SECOND, comes) => assert!(came.is_ok(), "no engine came"),
+        }
+        assert_eq!(keeper.unfollowed_names(), 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn snapshots_are_published_no_more_often_than_is_configured() {
+        let mut config = config_of([engine("gpu-1", &[])]);
+        config.control.publish_interval_ms = 3_600_000;
+        let keeper = keeper(config);
+        let epoch = || keeper.published.current().epoch;
+        let (before, looks) = (epoch(), Duration::from_millis(5));
+        let changes = async {
+            while epoch() == before {
+                tokio::time::sleep(looks).await;
+            }
+            let first = epoch();
+            keeper.resolved(0, vec![([10, 0, 0, 1], 8_000).into()]);
+            tokio::time::sleep(40 * looks).await;
+            (epoch() - first, keeper.target(0).is_some())
+        };
+        let seen = tokio::select! {
+            () = Arc::clone(&keeper).publish() => None,
+            seen = tokio::time::timeout(30 * SECOND, changes) => seen.ok(),
+        };
+        assert_eq!(seen, Some((0, true)));
+    }
+
     /// Requests that wait for one model are not to wait for those of another.
     #[tokio::test(flavor = "current_thread")]
     async fn the_queue_knows_which_engines_may_stand_in_for_each_other() {

@@ -421,6 +421,26 @@ mod tests {
         assert!(timeout(Duration::from_secs(30), found).await.is_ok(), "it has no address");
     }
 
+    /// Nothing answers where it is taken to be, nor refuses: it stays as it is but for look-ups.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_is_looked_up_as_often_as_is_configured() {
+        let silent = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+        let before = silent.local_addr().unwrap();
+        let name = Upstream::new(format!("http://localhost:{}", before.port()).parse().unwrap());
+        let mut config = config_of([name]);
+        config.control.resolve_interval_ms = 20;
+        config.health.probe_timeout_ms = 3_600_000;
+        let keeper = keeper(config);
+        keeper.resolved(0, vec![before]);
+        keeper.watch();
+        let moves = async {
+            while keeper.target(0).is_none_or(|(_, address)| address == before) {
+                sleep(GLANCE).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(30), moves).await.is_ok(), "it stays where it was");
+    }
+
     #[test]
     fn long_pages_are_asked_for_less_often_and_before_they_are_stale() {
         let plan = Plan::from(&Config::default());

@@ -21,6 +21,7 @@ mod engine;
 mod families;
 mod front;
 mod listing;
+mod named;
 mod patience;
 mod ranks;
 mod receipts;

@@ -2,3 +2,4 @@
 
 mod choosing;
 mod course;
+mod patience;

@@ -139,7 +139,8 @@ impl Course {
         if rungs[chosen.place] == "exact" {
             self.exact += 1;
             assert!(chosen.held <= truth + BLOCK_SIZE, "{chosen:?}: it holds {truth}");
-            if !actor.lost && actor.cache.used.len() < BLOCKS * 3 / 4 {
+            // Of who holds nothing, or a block, anything would be right.
+            if !actor.lost && truth > BLOCK_SIZE && actor.cache.used.len() < BLOCKS * 3 / 4 {
                 self.full += 1;
                 assert!(chosen.held + BLOCK_SIZE >= truth, "{chosen:?}: it holds {truth}");
             }
@@ -262,18 +263,19 @@ fn run(driver: &'static str, seed: u64, steps: u64) {
     (0..2).for_each(|place| course.scene().until_subscribed(place, 1));
     (0..2).for_each(|place| course.meet(place));
     // The front chooses which engine is asked, and the machine decides how soon that is told: a course goes on until
-    // engines that told all were asked often enough.
+    // engines that told all were asked often enough, also for what they hold.
+    let is_enough = |course: &Course| course.exact > steps / 4 && course.full > steps / 12;
     let mut step = 0;
-    while step < steps || (course.exact <= steps / 4 && step < 4 * steps) {
+    while step < steps || (!is_enough(&course) && step < 4 * steps) {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| course.step()));
         assert!(ran.is_ok(), "{driver}: WARMFRONT_PRECISE_SEED={seed} fails at step {step}");
         step += 1;
     }
-    let Course { exact, full, .. } = course;
+    let (enough, Course { exact, full, .. }) = (is_enough(&course), course);
     eprintln!(
         "{driver}, seed {seed}: {exact} prompts of {step} steps at engines that told all, {full} of them known whole"
     );
-    assert!(exact > steps / 4, "{driver}: too little was tried");
+    assert!(enough, "{driver}: too little was tried");
     let _ = std::fs::remove_file(path);
 }
 
@@ -283,6 +285,6 @@ fn nobody_is_thought_to_hold_more_than_it_does() {
     let steps = number("WARMFRONT_PRECISE_STEPS").unwrap_or(STEPS);
     match number("WARMFRONT_PRECISE_SEED") {
         Some(seed) => on_both(|driver| run(driver, seed, steps)),
-        None => on_both(|driver| run(driver, 1 + u64::from(driver == DRIVERS[1]), steps)),
+        None => on_both(|driver| run(driver, 2 + u64::from(driver == DRIVERS[1]), steps)),
     }
 }

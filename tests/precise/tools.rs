@@ -128,7 +128,7 @@ fn tools_are_known_over_a_reload() {
             scene.ask(PATH, &body);
         }
         until_followed(&scene, 1.0);
-        scene.front.reload();
+        assert_eq!(scene.front.reload().0, 200, "{driver}");
         until_followed(&scene, 1.0);
         let blocks = Blocks::of(&prompt);
         scene.tells(1, &[blocks.stored(Dialect::Arrays)]);

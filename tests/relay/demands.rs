@@ -85,6 +85,19 @@ fn the_rest_of_an_image_is_no_text() {
     assert!((1_000..1_100).contains(&tokens), "{tokens}");
 }
 
+#[test]
+fn an_image_counts_as_many_tokens_as_are_configured() {
+    let engine = Engine::answering(ok("{}"));
+    let front = Front::with(&[engine.address], |options| {
+        (options.settings.policy, options.settings.image_tokens) = (Policy::Warm, 5_000);
+    });
+    let image = r#"{"type":"image_url","image_url":{"url":"https://screens/1.png"}}"#;
+    let body = format!(r#"{{"model":"tiny-llama","messages":[{{"role":"user","content":[{image},{image}]}}]}}"#);
+    assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
+    front.settles();
+    assert_eq!(front.tokens(TokenCount::New), 10_000);
+}
+
 /// Who is refused, for want of a key or for length, does not drive what is known of a cache out of the index.
 #[test]
 fn what_is_refused_pushes_nothing_out() {

@@ -314,6 +314,21 @@ fn what_is_known_outlasts_a_standstill_until_the_next_scrape() {
     assert!(ticks(&mut fleet, &mut now, TICK), "it is believed no longer than others");
 }
 
+/// Control looks no more often than it publishes: that is no standstill.
+#[test]
+fn who_publishes_seldom_does_not_stand_still() {
+    let mut fleet = fleet(1);
+    let config = Arc::make_mut(&mut fleet.config);
+    (config.control.publish_interval_ms, config.control.stale_after_ms) = (5_000, 5_000);
+    let (id, _) = fleet.target(0).unwrap();
+    let now = Instant::now();
+    fleet.tick(now, |_| 0, nothing);
+    fleet.scraped(0, id, Ok((counted(5, 0, "True"), Ours::default())), now);
+    assert!(!fleet.tick(now + Duration::from_secs(5), |_| 0, nothing));
+    assert!(fleet.tick(now + Duration::from_secs(5) + TICK, |_| 0, nothing));
+    assert!(fleet.members()[0].now.as_ref().unwrap().reading.is_none());
+}
+
 /// Those that have no place serve on, cold: it is a restart that gives them one.
 #[test]
 fn a_fleet_that_outgrows_the_index_waits_for_a_restart() {

@@ -33,12 +33,20 @@ const SAVED_AT_LEAST_EVERY: Duration = Duration::from_secs(30 * 60);
 pub type Hearings = BTreeMap<usize, (Arc<str>, Arc<Hearing>)>;
 
 /// State of writing down what is known of caches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Saving {
+    /// [`SAVED_EVERY`], but in tests.
+    every: Duration,
     /// Held while the file is written. Places of engines that the log was told are left out of the file.
     said: tokio::sync::Mutex<BTreeSet<usize>>,
     failures: AtomicU64,
     bytes: Arc<AtomicU64>,
+}
+
+impl Default for Saving {
+    fn default() -> Saving {
+        Saving { every: SAVED_EVERY, said: Default::default(), failures: AtomicU64::new(0), bytes: Arc::default() }
+    }
 }
 
 /// What was written last. It changes whenever what is to be written changes, or its file; blocks that only became
@@ -219,7 +227,7 @@ impl Keeper {
 
     /// Writes the file again and again, until there is a successor, which then writes what it knows.
     pub async fn save_often(self: Arc<Self>, process: &'static Process) {
-        self.save_each(SAVED_EVERY, process).await;
+        self.save_each(self.saving.every, process).await;
     }
 
     async fn save_each(&self, every: Duration, process: &'static Process) {
@@ -274,14 +282,17 @@ async fn add(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::net::TcpListener;
 
     use super::*;
-    use crate::config::Upstream;
+    use crate::config::{Config, Upstream};
     use crate::control::keeper::tests::keeper;
+    use crate::control::reload::Source;
     use crate::control::saved::{self, Heard, Rows, Saved};
     use crate::control::scrape::Reading;
     use crate::control::tests::config_of;
     use crate::control::truth::Ours;
+    use crate::control::{self, Setup};
     use crate::index::Origin;
 
     #[tokio::test(flavor = "current_thread")]
@@ -371,6 +382,57 @@ mod tests {
         let _ = fs::remove_file(&path);
         keeper.save_each(Duration::ZERO, process).await;
         assert!(!path.exists());
+    }
+
+    #[derive(Debug)]
+    struct Same(Config);
+
+    impl Source for Same {
+        fn load(&self) -> Result<Config, String> {
+            Ok(self.0.clone())
+        }
+
+        fn in_use(&self, _: &Config) {}
+
+        fn say_wanting(&self, _: &Config) {}
+    }
+
+    /// One of the tasks that control begins with does it, each minute: what a killed process leaves is that old.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_front_that_serves_writes_it_down_each_minute() {
+        let path = std::env::temp_dir().join(format!("warmfront-each-minute-{}", std::process::id()));
+        let mut config = config_of([Upstream::new("http://127.0.0.1:1".parse().unwrap())]);
+        config.control.caches_file.clone_from(&path);
+        let source = Arc::new(Same(config.clone()));
+        let mut keeper = Arc::into_inner(keeper(config)).unwrap();
+        assert_eq!(std::mem::replace(&mut keeper.saving.every, Duration::from_millis(1)), Duration::from_secs(60));
+        let keeper = Arc::new(keeper);
+        let of = saved::Process { started: 1.0, block_size: None, tokens: None };
+        let mut known = Saved::default();
+        let rows = Some(Rows { layout: 5, bytes: vec![1] });
+        known.add("127.0.0.1:1", Engine { process: of, remembered: None, rows });
+        keeper.fleet().remember(known);
+        let setup = Setup {
+            config: keeper.config(),
+            published: keeper.published,
+            counters: keeper.counters,
+            stats: keeper.stats,
+            process: Process::leak(1),
+            source,
+            bequest: Default::default(),
+        };
+        let admin = TcpListener::bind("127.0.0.1:0").unwrap();
+        admin.set_nonblocking(true).unwrap();
+        control::begin(&setup, &keeper, admin, false);
+        let written = async {
+            while !path.exists() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(30), written).await.is_ok());
+        setup.process.give_way();
+        assert!(Saved::read(&path).unwrap().take("127.0.0.1:1", Some(&of)).is_some());
+        fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test(flavor = "current_thread")]
