@@ -218,10 +218,10 @@ fn look_ups_in_steps(endpoints: usize, blocks_each: usize) {
         timed(&format!("look-up in steps, the same again ({size})"), 1_001, 100, |_| {
             (0..100).for_each(|_| in_steps(c, black_box(&chain), black_box(&within), &mut found));
         });
-        timed_behind(&format!("look-up by blocks, another each ({size})"), 2_000, 1, copied, |at| {
+        timed_behind(&format!("look-up by blocks, another each ({size})"), prompts.len(), 1, copied, |at| {
             by_blocks(prompts[at].0, black_box(&copies.borrow().0), &[], &mut found);
         });
-        timed_behind(&format!("look-up in steps, another each ({size})"), 2_000, 1, copied, |at| {
+        timed_behind(&format!("look-up in steps, another each ({size})"), prompts.len(), 1, copied, |at| {
             let copies = copies.borrow();
             in_steps(prompts[at].0, black_box(&copies.0), black_box(&copies.1), &mut found);
         });

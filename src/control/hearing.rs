@@ -174,6 +174,8 @@ impl Hearing {
         if let Told::Batch(batch) = &told {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
             self.inner().came(batch.time(), now);
+            // Before it, lest what it tells after it woke is taken for what was there before it slept.
+            self.look_for_sleep().await;
             self.apply(batch).await;
         }
         let mut inner = self.inner();

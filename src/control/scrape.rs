@@ -275,9 +275,9 @@ impl Sums {
     }
 
     fn reading(self) -> Reading {
-        // One that has gone wrong would lift the bounds of all others, which go by the mean.
-        let count = |sum: f64| (sum <= f64::from(REQUESTS_MAX)).then_some(sum as u32);
-        // `as` saturates, so that an absurd figure is a large one and no more.
+        // `as` saturates, so that an absurd figure is a large one and no more. Of requests it would lift the bounds of
+        // all other engines, which go by the mean.
+        let count = |sum: f64| (sum as u32).min(REQUESTS_MAX);
         let total = |sum: f64| sum as u64;
         let sglang = self.engine == Some(EngineKind::Sglang);
         let blocks = self.pages.sum().map(total).or(self.blocks);
@@ -295,8 +295,8 @@ impl Sums {
         };
         Reading {
             load: EngineLoad {
-                running: self.running.or(self.running_reqs.sum()).and_then(count),
-                waiting: self.waiting.or(self.queue_reqs.sum()).and_then(count),
+                running: self.running.or(self.running_reqs.sum()).map(count),
+                waiting: self.waiting.or(self.queue_reqs.sum()).map(count),
                 kv_use: (self.kv_use.count > 0)
                     .then(|| (self.kv_use.sum / f64::from(self.kv_use.count)).min(1.0) as f32),
                 kv_capacity_tokens: kv_capacity.filter(can_be),
@@ -664,9 +664,9 @@ mod tests {
         ] {
             assert_eq!(Reading::of(text.as_bytes()).load, EngineLoad::default(), "{text}");
         }
-        for (said, told) in [("65536", Some(65_536)), ("65537", None), ("1e300", None)] {
+        for (said, told) in [("65535", 65_535), ("65537", 65_536), ("1e300", 65_536)] {
             let load = Reading::of(format!("vllm:num_requests_running {said}").as_bytes()).load;
-            assert_eq!(load.running, told, "a figure gone wrong");
+            assert_eq!(load.running, Some(told), "{said}");
         }
         let absurd = br#"vllm:cache_config_info{block_size="16",kv_cache_size_tokens="18446744073709551615"} 1.0"#;
         assert_eq!((Reading::of(absurd).load.kv_capacity_tokens, Reading::of(absurd).told_tokens()), (None, None));

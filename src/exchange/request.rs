@@ -53,6 +53,9 @@ impl Exchange {
         // To its end it was read perhaps for a chain alone: where there still is one, the scan adds that itself.
         let needs = needs | scan.needs().without(Needs::WHOLE);
         scan.begin(self.asked.api, &cx.snapshot.plan, needs);
+        if self.upload.seeks_model {
+            scan.seal_by_model();
+        }
         self.read_anew(self.upload.holds_at_most(cx.rules));
     }
 

@@ -90,12 +90,12 @@ impl Upload {
         if self.scan.is_some() { SCAN_BYTES } else { 0 }
     }
 
-    /// Holds, and reads, as much as it takes for the model, and nothing behind that: else what is known of the prompt
-    /// would depend on how the body was cut.
+    /// Holds, and reads, as much as it takes for the model. What comes in one piece with it is no part of the prompt:
+    /// else what is known of that would depend on how the body was cut.
     pub fn seek_model(&mut self) {
         self.seeks_model = true;
         if let Some(scan) = &mut self.scan {
-            scan.seek_model();
+            scan.seal_by_model();
         }
     }
 

@@ -70,6 +70,12 @@ impl Field {
         }
     }
 
+    /// Whether it takes part in what a prompt's hashes are made of.
+    pub fn is_of_prompt(self) -> bool {
+        let is_apart = matches!(self, Field::Salt | Field::Adapter | Field::ExtraKey);
+        is_apart || matches!(self, Field::Prompt(_) | Field::Ids | Field::Tools | Field::Media)
+    }
+
     /// Returns its bit in the set of fields seen.
     pub fn bit(self) -> u32 {
         match self {

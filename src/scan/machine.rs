@@ -29,9 +29,9 @@ pub struct Scan {
     pub(super) field: Field,
     /// The field of a message or part whose value is being read.
     pub(super) inner: Inner,
-    /// Set of top-level fields whose value has begun, and whether only the model is looked for any more.
+    /// Set of top-level fields whose value has begun, and whether the prompt ends with the model.
     pub(super) seen: u32,
-    pub(super) model_alone: bool,
+    pub(super) sealed_by_model: bool,
     pub(super) skip: Skip,
     pub(super) skipped_to: SkippedTo,
     pub(super) sample: Sample,
@@ -128,7 +128,7 @@ impl Scan {
             field: Field::Ignored,
             inner: Inner::Ignored,
             seen: 0,
-            model_alone: false,
+            sealed_by_model: false,
             skip: Skip::default(),
             skipped_to: SkippedTo::Nobody,
             sample: Sample::new(kernel),
@@ -152,7 +152,7 @@ impl Scan {
         }
         self.names.set(if needs.contains(Needs::SESSION) { &plan.session_fields } else { &[] });
         self.state = if needs.is_empty() { State::Enough } else { State::Start };
-        (self.at, self.seen, self.model_alone) = (0, 0, false);
+        (self.at, self.seen, self.sealed_by_model) = (0, 0, false);
         self.frames.unwind();
         self.facts.reset(api);
         self.facts.prompt.reset(plan, needs.contains(Needs::WHOLE));

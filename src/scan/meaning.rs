@@ -39,7 +39,8 @@ impl Scan {
     /// Ends a key.
     pub(super) fn key_ends(&mut self, named: Named) {
         if self.frames.top() == Frame::Top {
-            self.field = named.field;
+            let is_sealed = self.sealed_by_model && self.seen & Field::Model.bit() != 0;
+            self.field = if is_sealed && named.field.is_of_prompt() { Field::Ignored } else { named.field };
         }
         self.inner = named.inner;
         self.state = State::Colon;
@@ -285,9 +286,9 @@ impl Scan {
         self.state = State::Skip;
     }
 
-    /// From here on only the model is missing: the scan stops behind it, wherever a piece ends.
-    pub fn seek_model(&mut self) {
-        self.model_alone = true;
+    /// Leaves out of the prompt what begins behind the model: a body is read to wherever the piece ends that has it.
+    pub fn seal_by_model(&mut self) {
+        self.sealed_by_model = true;
     }
 
     /// Returns the needs that it was begun with, or more.
@@ -314,9 +315,6 @@ impl Scan {
     fn is_enough(&self) -> bool {
         let met = |need: Needs, known: bool| !self.needs.contains(need) || known;
         let seen = |field: Field| self.seen & field.bit() != 0;
-        if self.model_alone {
-            return seen(Field::Model);
-        }
         // The last value that has begun is known only when it is over; this is asked only then.
         !self.needs.contains(Needs::WHOLE)
             && met(Needs::MODEL, seen(Field::Model))

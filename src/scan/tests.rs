@@ -516,3 +516,28 @@ fn what_asks_for_the_prompts_likelihood_is_computed_whole() {
         }
     }
 }
+
+/// What is behind a model that came late says who asks, but no more of the prompt.
+#[test]
+fn a_prompt_that_is_sealed_ends_with_the_model() {
+    let begins = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":5"#;
+    let facts_of = |ends: &str| {
+        let mut scan = Scan::new();
+        let plan = Plan { chain: true, session_fields: vec![b"user"[..].into()], ..Plan::default() };
+        scan.begin(Api::Chat, &plan, Needs::MODEL | Needs::PREFIX | Needs::SESSION);
+        scan.push(begins.as_bytes());
+        scan.seal_by_model();
+        scan.push(ends.as_bytes());
+        let mut chain = Vec::new();
+        scan.facts().chain(0, &mut chain);
+        let facts = scan.facts();
+        (facts.prefix(), chain, facts.salt(), facts.counts(), facts.session(), facts.choices)
+    };
+    let bare = facts_of(r#","model":"m"}"#);
+    let rest = r#","tools":[{"type":"function","function":{"name":"f"}}],"cache_salt":"s","messages":[]"#;
+    let behind = facts_of(&format!(r#","model":"m"{rest},"user":"u","n":2}}"#));
+    assert_eq!((behind.0, behind.1, behind.2, behind.3), (bare.0, bare.1, bare.2, bare.3));
+    assert!(behind.4.is_some() && bare.4.is_none() && behind.5 == Some(2));
+    let before = facts_of(&format!(r#"{rest},"model":"m"}}"#));
+    assert!(before.0 != bare.0 && before.2 != bare.2, "what stands before it counts");
+}

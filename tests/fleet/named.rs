@@ -11,7 +11,7 @@ fn a_name_that_cannot_be_followed_is_told_of_until_it_goes() {
     let engine = Engine::start();
     let often = "[control]\nresolve_interval_ms = 100\n";
     let alone = config(often, &[&engine]);
-    let named = format!("{alone}[[upstream]]\nurl = \"http://nowhere.invalid:1\"\neach_address = true\n");
+    let named = format!("{alone}[[upstream]]\nurl = \"http://nowhere.invalid.:1\"\neach_address = true\n");
     let front = Front::start("auto", &[], &named);
     let unfollowed = || front.metric("warmfront_host_names_unfollowed");
     until("a name that is not followed", || unfollowed() == 1.0);

@@ -427,6 +427,12 @@ async fn what_who_sleeps_has_told_is_forgotten() {
     told(3).await;
     hearing.tick(&wanted).await;
     assert_eq!((known(), hearing.inner().tells), ((1, true), Tells::All));
+    // It slept for less than a tick.
+    says(0);
+    says(1);
+    told(4).await;
+    hearing.tick(&wanted).await;
+    assert_eq!(known(), (1, true), "the last alone");
     assert!(is_noted(&hearing, &wanted));
 }
 
