@@ -7,7 +7,7 @@ use warmfront::fleet::Method;
 use warmfront::policy::Policy;
 
 use crate::client::{chunked, post};
-use crate::engine::Engine;
+use crate::engine::{Engine, LAST, STREAM, TOKEN};
 use crate::front::Front;
 
 const PROMPTS: usize = 32;
@@ -148,38 +148,25 @@ fn what_was_not_counted_whole_teaches_nothing() {
     }
 }
 
-/// A stream of a batch begins when one of its prompts is computed.
+/// A stream of a batch begins when one of its prompts is computed, and one with an image when that was fetched, from
+/// wherever its client says.
 #[test]
-fn a_first_token_of_a_batch_tells_of_no_speed() {
-    let engine = Engine::answering(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n0\r\n\r\n",
-    );
+fn a_first_token_of_a_batch_or_behind_an_image_tells_of_no_speed() {
+    let engine = Engine::answering(format!("{STREAM}{TOKEN}{LAST}"));
     let front = front(&engine, MIB);
     let rate = || front.counters.loads().prefill_rate(0);
     let begun = rate();
-    for (prompts, timed) in [(batch("a", PROMPTS), false), (format!("{:?}", prompt("b").repeat(PROMPTS)), true)] {
-        let body = completion(&prompts).replacen('{', "{\"stream\":true,", 1);
-        assert_eq!(front.ask(post("/v1/completions", body)).status, 200);
+    let words = prompt("b").repeat(PROMPTS);
+    let image = r#"{"type":"image_url","image_url":{"url":"http://a/slow.png"}}"#;
+    let seen = format!(r#"{{"messages":[{{"role":"user","content":[{image},{{"type":"text","text":"{words}"}}]}}]}}"#);
+    for (path, body, timed) in [
+        ("/v1/completions", completion(&batch("a", PROMPTS)), false),
+        ("/v1/chat/completions", seen, false),
+        ("/v1/completions", completion(&format!("{words:?}")), true),
+    ] {
+        let body = body.replacen('{', "{\"stream\":true,", 1);
+        assert_eq!(front.ask(post(path, body)).status, 200);
         front.settles();
-        assert_eq!(rate() != begun, timed, "{}", rate());
-    }
-}
-
-/// It is fetched first, from wherever its client says.
-#[test]
-fn a_first_token_behind_an_image_tells_of_no_speed() {
-    let engine = Engine::answering(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n0\r\n\r\n",
-    );
-    let front = front(&engine, MIB);
-    let rate = || front.counters.loads().prefill_rate(0);
-    let begun = rate();
-    let words = "all of it is new. ".repeat(500);
-    for (image, timed) in [(r#"{"type":"image_url","image_url":{"url":"http://a/slow.png"}},"#, false), ("", true)] {
-        let content = format!(r#"[{image}{{"type":"text","text":"{words}"}}]"#);
-        let body = format!(r#"{{"stream":true,"messages":[{{"role":"user","content":{content}}}]}}"#);
-        assert_eq!(front.ask(post("/v1/chat/completions", body)).status, 200);
-        front.settles();
-        assert_eq!(rate() != begun, timed, "{image} {}", rate());
+        assert_eq!(rate() != begun, timed, "{path}: {}", rate());
     }
 }
